@@ -9,8 +9,8 @@ namespace nibble {
 
 std::string model_type_of(const JsonView& config) {
   if (!config.json().is_object()) {
-    throw Error(ErrorCode::bad_file, config.path() + ": expected a JSON object, found " +
-                                         config.json().type_name());
+    throw Error(ErrorCode::bad_file,
+                config.path() + ": expected a JSON object, found " + config.json().type_name());
   }
   std::string type = config.string("model_type");
   if (type.empty()) config.fail("model_type", "expected a name, found \"\"");

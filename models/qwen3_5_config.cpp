@@ -52,7 +52,8 @@ void read_rope(const JsonView& t, Qwen3_5Config& c) {
   if (!nested && t.has("rope_scaling")) {
     unsupported(t, "rope_scaling", "expected null or rope_parameters of rope_type default");
   }
-  if (!nested && !t.has("rope_theta")) t.fail("rope_parameters", "missing, and no rope_theta either");
+  if (!nested && !t.has("rope_theta"))
+    t.fail("rope_parameters", "missing, and no rope_theta either");
   if (const std::string type = nested ? rope.string_or("rope_type", "default") : "default";
       type != "default") {
     unsupported(rope, "rope_type", "expected default, found " + show_name(type));
@@ -76,8 +77,8 @@ void read_rope(const JsonView& t, Qwen3_5Config& c) {
   std::int64_t pairs = 0;
   for (const Json& section : rope.array("mrope_section")) {
     if (!section.is_integer() || section.as_double() < 0 || section.as_double() > 1 << 20) {
-      rope.fail("mrope_section", "expected integers of at least 0, found " +
-                                     std::string(section.type_name()));
+      rope.fail("mrope_section",
+                "expected integers of at least 0, found " + std::string(section.type_name()));
     }
     pairs = std::min<std::int64_t>(pairs + section.as_int(), 1 << 20);
   }

@@ -62,8 +62,9 @@ std::vector<ShardNames> read_shard_index(std::string_view text, const std::strin
 Checkpoint::Checkpoint(const std::filesystem::path& folder) : folder_(folder) {
   std::error_code failed;
   if (!std::filesystem::is_directory(folder, failed)) {
-    throw Error(std::filesystem::exists(folder, failed) ? ErrorCode::bad_file : ErrorCode::not_found,
-                "[checkpoint] " + folder.string() + ": expected a folder with a checkpoint");
+    throw Error(
+        std::filesystem::exists(folder, failed) ? ErrorCode::bad_file : ErrorCode::not_found,
+        "[checkpoint] " + folder.string() + ": expected a folder with a checkpoint");
   }
   const auto index = folder / "model.safetensors.index.json";
   const auto single = folder / "model.safetensors";
@@ -92,11 +93,11 @@ void Checkpoint::open_index(const std::filesystem::path& path) {
     const MappedFile file(path);
     if (file.bytes().size() > kMostIndex) {
       throw Error(ErrorCode::bad_file, "[checkpoint] " + path.string() + ": the index has " +
-                                           std::to_string(file.bytes().size()) + " bytes, more than " +
-                                           std::to_string(kMostIndex));
+                                           std::to_string(file.bytes().size()) +
+                                           " bytes, more than " + std::to_string(kMostIndex));
     }
-    shards = read_shard_index({reinterpret_cast<const char*>(file.bytes().data()),
-                               file.bytes().size()}, path.string());
+    shards = read_shard_index(
+        {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, path.string());
   }
   for (const ShardNames& shard : shards) {
     const auto shard_path = folder_ / shard.shard;
@@ -116,9 +117,9 @@ void Checkpoint::open_index(const std::filesystem::path& path) {
     if (tensors_.size() - shards_.back().first == wanted.size()) continue;
     for (const std::string& name : shard.tensors) {
       if (file.find(name) == nullptr) {
-        throw Error(ErrorCode::bad_file, "[checkpoint] " + path.string() + ": weight_map: " +
-                                             show_name(name) + ": expected in " + shard.shard +
-                                             ", which lacks it");
+        throw Error(ErrorCode::bad_file, "[checkpoint] " + path.string() +
+                                             ": weight_map: " + show_name(name) + ": expected in " +
+                                             shard.shard + ", which lacks it");
       }
     }
   }

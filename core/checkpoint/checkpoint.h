@@ -20,7 +20,9 @@ class Checkpoint final : public TensorSource {
   // Throws Error(not_found) when the folder or a shard is absent, Error(bad_file) otherwise.
   explicit Checkpoint(const std::filesystem::path& folder);
 
-  const TensorInfo* find(std::string_view name) const override { return index_.find(tensors_, name); }
+  const TensorInfo* find(std::string_view name) const override {
+    return index_.find(tensors_, name);
+  }
   std::span<const TensorInfo> tensors() const override { return tensors_; }  // shard by shard
   bool has(std::string_view scope) const override { return index_.has(tensors_, scope); }
   std::string describe() const override { return folder_.string(); }

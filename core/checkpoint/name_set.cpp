@@ -8,10 +8,11 @@
 namespace nibble {
 namespace {
 
-constexpr std::size_t kMostPattern = 4096;   // characters
+constexpr std::size_t kMostPattern = 4096;  // characters
 constexpr std::size_t kMostRegexes = 1024;
-constexpr std::uint32_t kMatchLimit = 50'000;  // backtracking steps; real patterns need a few hundred
-constexpr std::uint32_t kHeapLimit = 16'384;   // KiB
+constexpr std::uint32_t kMatchLimit =
+    50'000;  // backtracking steps; real patterns need a few hundred
+constexpr std::uint32_t kHeapLimit = 16'384;  // KiB
 
 struct FreeContext {
   void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
@@ -61,12 +62,14 @@ NameRegex::NameRegex(const std::string& pattern, const std::string& source)
     throw Error(ErrorCode::bad_file, who_ + " is no valid regular expression at character " +
                                          std::to_string(at) + ": " + pcre_text(code));
   }
-  code_ = std::shared_ptr<const void>(compiled, [compiled](const void*) { pcre2_code_free(compiled); });
+  code_ =
+      std::shared_ptr<const void>(compiled, [compiled](const void*) { pcre2_code_free(compiled); });
 }
 
 bool NameRegex::matches(std::string_view name) const {
   const auto* code = static_cast<const pcre2_code*>(code_.get());
-  const std::unique_ptr<pcre2_match_context, FreeContext> limits(pcre2_match_context_create(nullptr));
+  const std::unique_ptr<pcre2_match_context, FreeContext> limits(
+      pcre2_match_context_create(nullptr));
   const std::unique_ptr<pcre2_match_data, FreeContext> found(pcre2_match_data_create(1, nullptr));
   if (!limits || !found) throw Error(ErrorCode::out_of_memory, who_ + ": no memory to match");
   pcre2_set_match_limit(limits.get(), kMatchLimit);

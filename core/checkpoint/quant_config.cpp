@@ -59,7 +59,8 @@ Side read_side(const JsonView& at, std::string_view key) {
     side.dynamic = dynamic.is_bool() && dynamic.as_bool();
   }
   if (side.bits == 4 && side.group != 16) {
-    unsupported(v, "group_size", "expected 16 for 4-bit floats, found " + std::to_string(side.group));
+    unsupported(v, "group_size",
+                "expected 16 for 4-bit floats, found " + std::to_string(side.group));
   }
   if (side.bits == 4 && !side.strategy.empty() && side.strategy != "tensor_group") {
     unsupported(v, "strategy", "expected tensor_group for 4-bit floats, found " + side.strategy);
@@ -76,8 +77,8 @@ void check_weights(const JsonView& group, const Side& w) {
       unsupported(v, "block_structure", "expected [128, 128], found another block");
     }
   } else if (!w.strategy.empty() && w.strategy != "tensor" && w.strategy != "channel") {
-    unsupported(v, "strategy", "expected tensor, channel or block for 8-bit floats, found " +
-                                   w.strategy);
+    unsupported(v, "strategy",
+                "expected tensor, channel or block for 8-bit floats, found " + w.strategy);
   }
 }
 
@@ -85,8 +86,9 @@ Kind activation_of(const JsonView& group, const Side& w, const Side& a) {
   if (!a.present || !w.present) return Kind::none;
   const JsonView v = group.object("input_activations");
   if (a.bits != w.bits) {
-    unsupported(v, "num_bits", "expected the weights' " + std::to_string(w.bits) + ", found " +
-                                   std::to_string(a.bits));
+    unsupported(
+        v, "num_bits",
+        "expected the weights' " + std::to_string(w.bits) + ", found " + std::to_string(a.bits));
   }
   if (a.bits == 4) return Kind::nvfp4_static;
   const bool per_tensor = a.strategy.empty() || a.strategy == "tensor";
@@ -97,8 +99,9 @@ Kind activation_of(const JsonView& group, const Side& w, const Side& a) {
   // A scale that nobody declared is taken per row, never over a batch.
   if (per_tensor || a.strategy == "token") return Kind::fp8_token;
   if (a.strategy == "group" && a.group == 128) return Kind::fp8_token_group128;
-  unsupported(v, "strategy", "expected token, tensor, or group of 128 for dynamic 8-bit floats, found " +
-                                 a.strategy + " of " + std::to_string(a.group));
+  unsupported(v, "strategy",
+              "expected token, tensor, or group of 128 for dynamic 8-bit floats, found " +
+                  a.strategy + " of " + std::to_string(a.group));
 }
 
 // Rotated or sparse weights decode to something else than their tensors say.
@@ -121,10 +124,8 @@ constexpr struct {
   const char* name;
   Kind activation;
 } kAlgorithms[] = {
-    {"NVFP4", Kind::nvfp4_static},
-    {"W4A16_NVFP4", Kind::none},
-    {"FP8", Kind::fp8_tensor_static},
-    {"FP8_PER_CHANNEL_PER_TOKEN", Kind::fp8_token},
+    {"NVFP4", Kind::nvfp4_static},    {"W4A16_NVFP4", Kind::none},
+    {"FP8", Kind::fp8_tensor_static}, {"FP8_PER_CHANNEL_PER_TOKEN", Kind::fp8_token},
     {"FP8_PB_WO", Kind::none},
 };
 
@@ -141,7 +142,8 @@ Kind algorithm(const JsonView& at) {
     }
     known += std::string(row.name) + ", ";
   }
-  unsupported(at, "quant_algo", "expected one of " + known + "MIXED_PRECISION, found " + show_name(name));
+  unsupported(at, "quant_algo",
+              "expected one of " + known + "MIXED_PRECISION, found " + show_name(name));
 }
 
 }  // namespace
@@ -178,8 +180,10 @@ QuantConfig::Group QuantConfig::read_group(const JsonView& group, const std::str
   constexpr const char* kFormats[] = {"nvfp4-pack-quantized", "float-quantized", "naive-quantized",
                                       "dense"};
   if (std::find(std::begin(kFormats), std::end(kFormats), format) == std::end(kFormats)) {
-    unsupported(group, "format", "expected nvfp4-pack-quantized, float-quantized, naive-quantized "
-                                 "or dense, found " + show_name(format));
+    unsupported(group, "format",
+                "expected nvfp4-pack-quantized, float-quantized, naive-quantized "
+                "or dense, found " +
+                    show_name(format));
   }
   Group out;
   const Side weights = read_side(group, "weights");
@@ -187,8 +191,8 @@ QuantConfig::Group QuantConfig::read_group(const JsonView& group, const std::str
   if (weights.present) {
     check_weights(group, weights);
     if ((weights.bits == 4) != (format == "nvfp4-pack-quantized")) {
-      group.object("weights").fail("num_bits", std::to_string(weights.bits) +
-                                                   " bits contradict format " + format);
+      group.object("weights").fail(
+          "num_bits", std::to_string(weights.bits) + " bits contradict format " + format);
     }
   }
   out.activation = activation_of(group, weights, inputs);
@@ -211,8 +215,10 @@ void QuantConfig::read_compressed_tensors(const JsonView& q) {
   constexpr const char* kFormats[] = {"nvfp4-pack-quantized", "float-quantized", "naive-quantized",
                                       "mixed-precision", "dense"};
   if (std::find(std::begin(kFormats), std::end(kFormats), format) == std::end(kFormats)) {
-    unsupported(q, "format", "expected nvfp4-pack-quantized, float-quantized, naive-quantized, "
-                             "mixed-precision or dense, found " + show_name(format));
+    unsupported(q, "format",
+                "expected nvfp4-pack-quantized, float-quantized, naive-quantized, "
+                "mixed-precision or dense, found " +
+                    show_name(format));
   }
   check_no_transforms(q);
   if (q.has("config_groups")) {
@@ -291,8 +297,8 @@ void QuantConfig::read_fp8(const JsonView& q) {
   } else if (scheme == "static" && !blocks) {
     all.activation = Kind::fp8_tensor_static;
   } else {
-    unsupported(q, "activation_scheme", "expected dynamic, or static without blocks, found " +
-                                            show_name(scheme));
+    unsupported(q, "activation_scheme",
+                "expected dynamic, or static without blocks, found " + show_name(scheme));
   }
   groups_.push_back(std::move(all));
   for (const char* key : {"modules_to_not_convert", "ignored_layers"}) {

@@ -35,8 +35,8 @@ class QuantConfig {
 
  private:
   struct Group {
-    NameSet targets;             // by module name
-    bool every_linear = false;   // target "Linear"
+    NameSet targets;            // by module name
+    bool every_linear = false;  // target "Linear"
     Kind activation = Kind::none;
   };
   void read_compressed_tensors(const JsonView& q);

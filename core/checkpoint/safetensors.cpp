@@ -61,16 +61,18 @@ class HeaderReader {
     out.tensor.shape = shape_of(shape, who);
     const auto size = tensor_bytes(out.tensor.dtype, out.tensor.shape);
     if (!size) {
-      fail(who + "shape " + shape_text(out.tensor.shape) + " of " +
-           dtype_name(out.tensor.dtype) + " does not fill whole bytes, or its size overflows");
+      fail(who + "shape " + shape_text(out.tensor.shape) + " of " + dtype_name(out.tensor.dtype) +
+           " does not fill whole bytes, or its size overflows");
     }
     out.begin = offset_of(offsets, 0, who);
     out.end = offset_of(offsets, 1, who);
-    const std::string range = "[" + std::to_string(out.begin) + ", " + std::to_string(out.end) + "]";
+    const std::string range =
+        std::string("[") + std::to_string(out.begin) + ", " + std::to_string(out.end) + "]";
     if (out.begin > out.end) fail(who + "data_offsets " + range + " run backwards");
     if (out.end > data_size) {
-      fail(who + "data_offsets " + range + " end beyond the data: the file is truncated, it holds " +
-           std::to_string(data_size) + " bytes of data");
+      fail(who + "data_offsets " + range +
+           " end beyond the data: the file is truncated, it holds " + std::to_string(data_size) +
+           " bytes of data");
     }
     if (out.end - out.begin != *size) {
       fail(who + "data_offsets " + range + " hold " + std::to_string(out.end - out.begin) +
@@ -161,8 +163,9 @@ void SafetensorsFile::read(Bytes file, const std::string& source) {
   }
   const auto length = load_le<std::uint64_t>(file, 0);
   if (length > file.size() - 8) {
-    reader.fail("header length " + std::to_string(length) + " reaches beyond the end of the file (" +
-                std::to_string(file.size()) + " bytes), which is truncated or no safetensors file");
+    reader.fail("header length " + std::to_string(length) +
+                " reaches beyond the end of the file (" + std::to_string(file.size()) +
+                " bytes), which is truncated or no safetensors file");
   }
   if (length > kMostHeader) {
     reader.fail("header length " + std::to_string(length) + " exceeds " +
@@ -195,8 +198,8 @@ void SafetensorsFile::read(Bytes file, const std::string& source) {
     reached = e.end;
   }
   if (reached != data.size()) {
-    reader.fail("the tensors' data_offsets end at " + std::to_string(reached) + ", the file holds " +
-                std::to_string(data.size()) + " bytes of data: " +
+    reader.fail("the tensors' data_offsets end at " + std::to_string(reached) +
+                ", the file holds " + std::to_string(data.size()) + " bytes of data: " +
                 std::to_string(data.size() - reached) + " trailing bytes are not covered");
   }
   tensors_.reserve(entries.size());

@@ -21,9 +21,8 @@ void check(std::span<const TensorInfo> tensors) {
     }
     const auto size = tensor_bytes(t.dtype, t.shape);
     if (!size || *size != t.bytes.size()) {
-      throw Error(ErrorCode::invalid_argument,
-                  who + tensor_text(t) + " does not fit its " + std::to_string(t.bytes.size()) +
-                      " bytes");
+      throw Error(ErrorCode::invalid_argument, who + tensor_text(t) + " does not fit its " +
+                                                   std::to_string(t.bytes.size()) + " bytes");
     }
   }
 }

@@ -71,7 +71,9 @@ double e4m3_rms(int first, int count) {
 constexpr int kFirstBlockScale = 0x30, kBlockScales = 16;  // 0.5 .. 1.875
 constexpr int kFirstCode = 0x38, kCodes = 64;              // 1 .. 240
 
-std::uint64_t repeat(int byte) { return 0x0101010101010101u * static_cast<std::uint64_t>(byte); }
+std::uint64_t repeat(int byte) {
+  return 0x0101010101010101u * static_cast<std::uint64_t>(byte);
+}
 
 void make_nvfp4(Weight& w, const Stream& codes, const Stream& scales) {
   Block block(static_cast<std::uint64_t>(w.rows * w.cols) / 2);
@@ -146,13 +148,13 @@ struct Range {
 
 // Where trained models have such values, so that activations stay finite.
 Range range_of(std::string_view name, const std::vector<std::int64_t>& shape) {
-  if (last_is(name, "A_log")) return {1.4f, 1.4f};       // decay rates from 1 to 16
-  if (last_is(name, "dt_bias")) return {-3.0f, 2.0f};    // steps of 0.007 to 0.3
+  if (last_is(name, "A_log")) return {1.4f, 1.4f};     // decay rates from 1 to 16
+  if (last_is(name, "dt_bias")) return {-3.0f, 2.0f};  // steps of 0.007 to 0.3
   if (shape.size() >= 2) {
     return {0.0f, 1.0f / std::sqrt(static_cast<float>(shape.back()))};
   }
   if (last_is(name, "linear_attn.norm")) return {1.0f, 0.1f};  // a plain factor
-  return {0.0f, 0.1f};  // norms are stored around 0
+  return {0.0f, 0.1f};                                         // norms are stored around 0
 }
 
 }  // namespace
@@ -181,7 +183,8 @@ WeightFormat SyntheticSource::format_of(std::string_view scope, std::int64_t col
 
 std::optional<Weight> SyntheticSource::make_matrix(std::string_view scope, std::int64_t rows,
                                                    std::int64_t cols) const {
-  const auto count = checked_mul(static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(cols));
+  const auto count =
+      checked_mul(static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(cols));
   if (!count || *count > (1ull << 46)) {
     throw Error(ErrorCode::out_of_memory, "[synthetic] " + std::string(scope) + ": " +
                                               shape_text({rows, cols}) + " is too large");
@@ -193,10 +196,17 @@ std::optional<Weight> SyntheticSource::make_matrix(std::string_view scope, std::
   w.format = format_of(scope, cols);
   const Stream codes(seed_, scope, 0), scales(seed_, scope, 1);
   switch (w.format) {
-    case WeightFormat::nvfp4: make_nvfp4(w, codes, scales); break;
-    case WeightFormat::fp8_e4m3: make_fp8(w, codes, scales); break;
-    case WeightFormat::f32: make_32(w, codes); break;
-    default: make_16(w, codes);
+    case WeightFormat::nvfp4:
+      make_nvfp4(w, codes, scales);
+      break;
+    case WeightFormat::fp8_e4m3:
+      make_fp8(w, codes, scales);
+      break;
+    case WeightFormat::f32:
+      make_32(w, codes);
+      break;
+    default:
+      make_16(w, codes);
   }
   return w;
 }

@@ -15,8 +15,8 @@ namespace nibble {
 // embed_tokens and the small in_proj_a and in_proj_b stay BF16 in the first two, as in published
 // checkpoints; so does a matrix whose columns are no multiple of 16.
 enum class SyntheticFormat : std::uint8_t {
-  nvfp4,                  // every other matrix NVFP4, W4A4 declared
-  mlp_nvfp4_rest_fp8,     // NVFP4 in scopes called mlp, FP8 with row scales elsewhere
+  nvfp4,               // every other matrix NVFP4, W4A4 declared
+  mlp_nvfp4_rest_fp8,  // NVFP4 in scopes called mlp, FP8 with row scales elsewhere
   bf16,
   f32,
 };

@@ -39,9 +39,8 @@ std::string show_name(std::string_view name) {
 
 NameIndex::NameIndex(const std::vector<TensorInfo>& tensors) : order_(tensors.size()) {
   std::iota(order_.begin(), order_.end(), 0u);
-  std::sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return tensors[a].name < tensors[b].name;
-  });
+  std::sort(order_.begin(), order_.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return tensors[a].name < tensors[b].name; });
 }
 
 std::vector<std::uint32_t>::const_iterator NameIndex::lower(const std::vector<TensorInfo>& tensors,

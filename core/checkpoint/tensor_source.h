@@ -35,8 +35,8 @@ class TensorSource {
   virtual std::optional<Weight> make_matrix(std::string_view, std::int64_t, std::int64_t) const {
     return std::nullopt;
   }
-  virtual std::optional<std::vector<float>> make_tensor(
-      std::string_view, const std::vector<std::int64_t>&) const {
+  virtual std::optional<std::vector<float>> make_tensor(std::string_view,
+                                                        const std::vector<std::int64_t>&) const {
     return std::nullopt;
   }
 };

@@ -4,32 +4,46 @@ namespace nibble {
 
 const char* weight_format_name(WeightFormat f) {
   switch (f) {
-    case WeightFormat::f32: return "f32";
-    case WeightFormat::f16: return "f16";
-    case WeightFormat::bf16: return "bf16";
-    case WeightFormat::fp8_e4m3: return "fp8_e4m3";
-    case WeightFormat::nvfp4: return "nvfp4";
+    case WeightFormat::f32:
+      return "f32";
+    case WeightFormat::f16:
+      return "f16";
+    case WeightFormat::bf16:
+      return "bf16";
+    case WeightFormat::fp8_e4m3:
+      return "fp8_e4m3";
+    case WeightFormat::nvfp4:
+      return "nvfp4";
   }
   return "?";
 }
 
 const char* scale_layout_name(ScaleLayout s) {
   switch (s) {
-    case ScaleLayout::none: return "none";
-    case ScaleLayout::tensor: return "tensor";
-    case ScaleLayout::row: return "row";
-    case ScaleLayout::block128: return "block128";
+    case ScaleLayout::none:
+      return "none";
+    case ScaleLayout::tensor:
+      return "tensor";
+    case ScaleLayout::row:
+      return "row";
+    case ScaleLayout::block128:
+      return "block128";
   }
   return "?";
 }
 
 const char* activation_kind_name(ActivationFormat::Kind k) {
   switch (k) {
-    case ActivationFormat::Kind::none: return "none";
-    case ActivationFormat::Kind::nvfp4_static: return "nvfp4_static";
-    case ActivationFormat::Kind::fp8_tensor_static: return "fp8_tensor_static";
-    case ActivationFormat::Kind::fp8_token: return "fp8_token";
-    case ActivationFormat::Kind::fp8_token_group128: return "fp8_token_group128";
+    case ActivationFormat::Kind::none:
+      return "none";
+    case ActivationFormat::Kind::nvfp4_static:
+      return "nvfp4_static";
+    case ActivationFormat::Kind::fp8_tensor_static:
+      return "fp8_tensor_static";
+    case ActivationFormat::Kind::fp8_token:
+      return "fp8_token";
+    case ActivationFormat::Kind::fp8_token_group128:
+      return "fp8_token_group128";
   }
   return "?";
 }

@@ -20,7 +20,11 @@ const char* scale_layout_name(ScaleLayout s);    // "none", "tensor", "row", "bl
 // What the checkpoint declares for the input of a module.
 struct ActivationFormat {
   enum class Kind : std::uint8_t {
-    none, nvfp4_static, fp8_tensor_static, fp8_token, fp8_token_group128
+    none,
+    nvfp4_static,
+    fp8_tensor_static,
+    fp8_token,
+    fp8_token_group128
   };
   Kind kind = Kind::none;
   float scale = 0;  // static kinds: value = code * [block scale *] scale
@@ -32,15 +36,15 @@ const char* activation_kind_name(ActivationFormat::Kind k);
 
 // y[n] = sum over k of x[k] * w[n, k]
 struct Weight {
-  std::string name;                    // scope in the checkpoint, without ".weight"
+  std::string name;  // scope in the checkpoint, without ".weight"
   WeightFormat format = WeightFormat::f32;
-  std::int64_t rows = 0, cols = 0;     // N, K
-  Bytes codes;                         // row-major [N, K]; nvfp4: [N, K/2], low nibble = even k
-  Bytes block_scales;                  // nvfp4: e4m3 [N, K/16]
+  std::int64_t rows = 0, cols = 0;  // N, K
+  Bytes codes;                      // row-major [N, K]; nvfp4: [N, K/2], low nibble = even k
+  Bytes block_scales;               // nvfp4: e4m3 [N, K/16]
   ScaleLayout scale_layout = ScaleLayout::none;
-  std::vector<float> scales;           // multipliers: 1, N, or ceil(N/128) * ceil(K/128)
+  std::vector<float> scales;  // multipliers: 1, N, or ceil(N/128) * ceil(K/128)
   ActivationFormat activation;
-  std::shared_ptr<const void> owner;   // keeps codes and block_scales alive; either may be unaligned
+  std::shared_ptr<const void> owner;  // keeps codes and block_scales alive; either may be unaligned
 
   std::uint64_t bytes() const { return codes.size() + block_scales.size() + 4 * scales.size(); }
 };

@@ -21,9 +21,7 @@ struct SkipGroup {
 
 constexpr SkipGroup kSkipped[] = {
     {"vision tensors (visual.*)",
-     [](std::string_view n) {
-       return n.starts_with("model.visual.") || n.starts_with("visual.");
-     }},
+     [](std::string_view n) { return n.starts_with("model.visual.") || n.starts_with("visual."); }},
     {"MTP tensors (mtp.*): nobody asked for drafts",
      [](std::string_view n) {
        return n.starts_with("mtp.") || n.starts_with("language_model.mtp.");
@@ -44,9 +42,7 @@ std::string Weights::Shared::resolve(const std::string& logical) const {
 }
 
 Weights::Weights(std::shared_ptr<Shared> shared, std::string logical)
-    : shared_(std::move(shared)),
-      logical_(std::move(logical)),
-      path_(shared_->resolve(logical_)) {}
+    : shared_(std::move(shared)), logical_(std::move(logical)), path_(shared_->resolve(logical_)) {}
 
 Weights Weights::root(std::shared_ptr<const TensorSource> source, QuantConfig config) {
   auto shared = std::make_shared<Shared>();
@@ -68,7 +64,9 @@ Weights Weights::operator/(std::string_view name) const {
   return Weights(shared_, join(logical_, name));
 }
 
-Weights Weights::operator/(int index) const { return *this / std::to_string(index); }
+Weights Weights::operator/(int index) const {
+  return *this / std::to_string(index);
+}
 
 bool Weights::has(std::string_view name) const {
   return shared_->source->has(shared_->resolve(join(logical_, name)));
@@ -125,8 +123,8 @@ void Weights::missing(std::initializer_list<std::string_view> suffixes) const {
     names += (names.empty() ? "" : ", ") + show_name(path_ + std::string(suffix));
   }
   throw Error(ErrorCode::not_found, "[weights] " + shared_->source->describe() +
-                                        ": expected tensor " + show_name(path_) + ", found none of " +
-                                        names);
+                                        ": expected tensor " + show_name(path_) +
+                                        ", found none of " + names);
 }
 
 BindReport Weights::report() const {

@@ -31,7 +31,7 @@ class Weights {
 
   Weights operator/(std::string_view name) const;
   Weights operator/(int index) const;
-  bool has(std::string_view name) const;        // any tensor `scope.name` or `scope.name.*`
+  bool has(std::string_view name) const;             // any tensor `scope.name` or `scope.name.*`
   const std::string& path() const { return path_; }  // as the checkpoint spells it
 
   // `<scope>.weight` in any stored format. Throws Error(not_found) with the names looked for,

@@ -12,7 +12,9 @@
 namespace nibble {
 namespace {
 
-std::int64_t blocks(std::int64_t n) { return (n + 127) / 128; }
+std::int64_t blocks(std::int64_t n) {
+  return (n + 127) / 128;
+}
 
 std::string float_text(float v) {
   char text[32];
@@ -36,8 +38,9 @@ Weight Weights::shared_matrix(std::int64_t rows, std::int64_t cols) const {
 
 Weight Weights::read_matrix(std::int64_t rows, std::int64_t cols, bool shared) const {
   if (rows <= 0 || cols <= 0) {
-    throw Error(ErrorCode::invalid_argument,
-                "[weights] " + path_ + ": expected a positive shape, got " + shape_text({rows, cols}));
+    throw Error(
+        ErrorCode::invalid_argument,
+        "[weights] " + path_ + ": expected a positive shape, got " + shape_text({rows, cols}));
   }
   if (auto made = shared_->source->make_matrix(path_, rows, cols)) {
     bind(path_ + ".weight", shared);
@@ -71,9 +74,15 @@ Weight Weights::read_matrix(std::int64_t rows, std::int64_t cols, bool shared) c
 
 void Weights::read_plain(const TensorInfo& weight, Weight& out) const {
   switch (weight.dtype) {
-    case DType::f32: out.format = WeightFormat::f32; break;
-    case DType::f16: out.format = WeightFormat::f16; break;
-    case DType::bf16: out.format = WeightFormat::bf16; break;
+    case DType::f32:
+      out.format = WeightFormat::f32;
+      break;
+    case DType::f16:
+      out.format = WeightFormat::f16;
+      break;
+    case DType::bf16:
+      out.format = WeightFormat::bf16;
+      break;
     default:
       wrong(weight, "F32, F16, BF16, F8_E4M3 " + shape_text({out.rows, out.cols}) +
                         " or U8 (two NVFP4 codes a byte) " + shape_text({out.rows, out.cols / 2}));
@@ -121,8 +130,9 @@ void Weights::read_nvfp4(const TensorInfo& codes, Weight& out, bool shared) cons
   expect(*block, {DType::f8_e4m3}, {out.rows, out.cols / 16});
   out.block_scales = block->bytes;
   if (const auto owner = shared_->source->owner(*block); owner != out.owner) {
-    out.owner = std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
-        out.owner, owner);  // codes and scales may lie in different shards
+    out.owner =
+        std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
+            out.owner, owner);  // codes and scales may lie in different shards
   }
   bind(block->name, shared);
 

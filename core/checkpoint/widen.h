@@ -11,7 +11,7 @@ namespace nibble {
 float widen_f16(std::uint16_t bits);
 float widen_bf16(std::uint16_t bits);
 
-bool can_widen(DType dtype);                     // F32, F16 or BF16
+bool can_widen(DType dtype);                    // F32, F16 or BF16
 std::vector<float> widen(const TensorInfo& t);  // the caller has asked can_widen
 
 }  // namespace nibble
