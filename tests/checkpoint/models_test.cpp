@@ -138,24 +138,24 @@ TEST(Nvfp4Layouts, CompressedTensorsEqualsModelOpt) {
   EXPECT_EQ(ct.model.vectors, mo.model.vectors);
 }
 
-// The same trained matrix in other formats stays near: a scale taken from the wrong row or block
-// would be far off. Bounds are twice what was seen.
+// The same trained matrix in other formats stays near, while a scale taken from the wrong row or
+// block would be far off. Seen: 0.038 between FP8 forms, 0.101 between FP8 and NVFP4.
 TEST(MixedFormats, AgreeWithinTheirRounding) {
   const Loaded base = load("model/hf-nvfp4-ct"), rows = load("mixed/hf-mixed-ct"),
                whole = load("mixed/hf-mixed-modelopt"), grid = load("mixed/hf-fp8-block");
+  const auto values = [](const Loaded& from, const char* name) {
+    return test::dequantise(from.model.matrix(name));
+  };
   for (const char* name : {"layers.3.self_attn.q_proj", "layers.7.self_attn.o_proj",
                            "layers.0.linear_attn.in_proj_qkv", "layers.6.linear_attn.out_proj"}) {
-    const auto fine = test::dequantise(rows.model.matrix(name));
-    const auto a = relative_l2(test::dequantise(whole.model.matrix(name)), fine);
-    const auto b = relative_l2(test::dequantise(grid.model.matrix(name)), fine);
-    const auto c = relative_l2(test::dequantise(base.model.matrix(name)), fine);
-    std::printf("%s %g %g %g\n", name, a, b, c);
+    const auto by_row = values(rows, name);
+    EXPECT_LT(relative_l2(values(whole, name), by_row), 0.045) << name;
+    EXPECT_LT(relative_l2(values(grid, name), by_row), 0.045) << name;
+    EXPECT_LT(relative_l2(values(base, name), by_row), 0.115) << name;
   }
   for (const char* name : {"layers.7.mlp.down_proj", "layers.6.mlp.gate_proj"}) {
-    const auto fine = test::dequantise(rows.model.matrix(name));
-    const auto a = relative_l2(test::dequantise(whole.model.matrix(name)), fine);
-    const auto c = relative_l2(test::dequantise(base.model.matrix(name)), fine);
-    std::printf("%s %g %g\n", name, a, c);
+    EXPECT_LT(relative_l2(values(whole, name), values(rows, name)), 0.115) << name;
+    EXPECT_EQ(values(whole, name), values(base, name)) << name;
   }
 }
 
