@@ -1,7 +1,9 @@
-# common.sh: what quickstart.sh and test.sh share. Sourced, not run.
+# shellcheck shell=bash
+# common.sh: what quickstart.sh and test.sh share. Sourced by them with $root set, not run.
 
-say() { printf '\033[1m==>\033[0m %s\n' "$*"; }
-[ -t 1 ] && [ -z "${NO_COLOR:-}" ] || say() { printf '==> %s\n' "$*"; }
+say() {
+  if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then printf '\033[1m==>\033[0m %s\n' "$*"; else printf '==> %s\n' "$*"; fi
+}
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
 version_at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }  # LEAST FOUND
@@ -20,7 +22,7 @@ packages_missing() {
       command:*) have "${check#command:}" ;;
       header:*) have "${CXX:-c++}" && header_found "${check#header:}" ;;
     esac || echo "$package"
-  done <"$root/third_party/packages.txt"
+  done <"${root:?}/third_party/packages.txt"
 }
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }

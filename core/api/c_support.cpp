@@ -32,7 +32,9 @@ nibble_status status_of(ErrorCode code) noexcept {
 
 nibble_status fail(nibble_status status, const char* who, const char* what) noexcept {
   try {
-    last_text = who ? "[" + std::string(who) + "] " + what : what;
+    last_text.clear();
+    if (who) last_text.append("[").append(who).append("] ");
+    last_text.append(what);
     last_error = last_text.c_str();
   } catch (...) {
     last_error = "out of memory while reporting an error";
