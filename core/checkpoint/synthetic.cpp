@@ -75,6 +75,13 @@ std::uint64_t repeat(int byte) {
   return 0x0101010101010101u * static_cast<std::uint64_t>(byte);
 }
 
+void describe_nvfp4(Weight& w) {
+  static const double rms = kE2m1Rms * e4m3_rms(kFirstBlockScale, kBlockScales);
+  w.scale_layout = ScaleLayout::tensor;
+  w.scales = {static_cast<float>(kUniformRms / rms / std::sqrt(static_cast<double>(w.cols)))};
+  w.activation = {ActivationFormat::Kind::nvfp4_static, 8.0f / 2688.0f};  // inputs up to 8
+}
+
 void make_nvfp4(Weight& w, const Stream& codes, const Stream& scales) {
   Block block(static_cast<std::uint64_t>(w.rows * w.cols) / 2);
   block.fill([&](std::uint64_t i) { return codes.word(i); });
@@ -82,21 +89,12 @@ void make_nvfp4(Weight& w, const Stream& codes, const Stream& scales) {
   fine.fill([&](std::uint64_t i) {
     return (scales.word(i) & repeat(kBlockScales - 1)) + repeat(kFirstBlockScale);
   });
-  static const double rms = kE2m1Rms * e4m3_rms(kFirstBlockScale, kBlockScales);
   w.codes = block.view();
   w.block_scales = fine.view();
-  w.scale_layout = ScaleLayout::tensor;
-  w.scales = {static_cast<float>(kUniformRms / rms / std::sqrt(static_cast<double>(w.cols)))};
-  w.activation = {ActivationFormat::Kind::nvfp4_static, 8.0f / 2688.0f};  // inputs up to 8
   w.owner = std::make_shared<std::pair<Block, Block>>(std::move(block), std::move(fine));
 }
 
-void make_fp8(Weight& w, const Stream& codes, const Stream& scales) {
-  Block block(static_cast<std::uint64_t>(w.rows * w.cols));
-  block.fill([&](std::uint64_t i) {  // no carry: 63 + 0x38 stays below the sign bit
-    const std::uint64_t r = codes.word(i);
-    return (r & repeat(0x80)) | ((r & repeat(kCodes - 1)) + repeat(kFirstCode));
-  });
+void describe_fp8(Weight& w, const Stream& scales) {
   static const double rms = e4m3_rms(kFirstCode, kCodes);
   const double scale = kUniformRms / rms / std::sqrt(static_cast<double>(w.cols));
   w.scale_layout = ScaleLayout::row;
@@ -104,8 +102,16 @@ void make_fp8(Weight& w, const Stream& codes, const Stream& scales) {
   for (std::size_t n = 0; n < w.scales.size(); ++n) {
     w.scales[n] = static_cast<float>(scale * (1.0 + 0.5 * static_cast<double>(scales.uniform(n))));
   }
-  w.codes = block.view();
   w.activation = {ActivationFormat::Kind::fp8_token, 0.0f};
+}
+
+void make_fp8(Weight& w, const Stream& codes) {
+  Block block(static_cast<std::uint64_t>(w.rows * w.cols));
+  block.fill([&](std::uint64_t i) {  // no carry: 63 + 0x38 stays below the sign bit
+    const std::uint64_t r = codes.word(i);
+    return (r & repeat(0x80)) | ((r & repeat(kCodes - 1)) + repeat(kFirstCode));
+  });
+  w.codes = block.view();
   w.owner = std::make_shared<Block>(std::move(block));
 }
 
@@ -159,6 +165,16 @@ Range range_of(std::string_view name, const std::vector<std::int64_t>& shape) {
 
 }  // namespace
 
+SyntheticPolicy synthetic_policy(std::string_view mix) {
+  if (mix == "nvfp4") return {SyntheticFormat::nvfp4, {}};
+  if (mix == "mlp-nvfp4-rest-fp8") return {SyntheticFormat::mlp_nvfp4_rest_fp8, {}};
+  if (mix == "bf16") return {SyntheticFormat::bf16, {}};
+  if (mix == "f32") return {SyntheticFormat::f32, {}};
+  throw Error(ErrorCode::invalid_argument,
+              "[synthetic] mix: expected nvfp4, mlp-nvfp4-rest-fp8, bf16 or f32, found \"" +
+                  std::string(mix) + "\"");
+}
+
 SyntheticSource::SyntheticSource(std::uint64_t seed, SyntheticPolicy policy)
     : seed_(seed), policy_(std::move(policy)) {}
 
@@ -195,19 +211,31 @@ std::optional<Weight> SyntheticSource::make_matrix(std::string_view scope, std::
   w.cols = cols;
   w.format = format_of(scope, cols);
   const Stream codes(seed_, scope, 0), scales(seed_, scope, 1);
-  switch (w.format) {
+  switch (w.format) {  // what the size of a weight and its declared input depend on
     case WeightFormat::nvfp4:
-      make_nvfp4(w, codes, scales);
+      describe_nvfp4(w);
       break;
     case WeightFormat::fp8_e4m3:
-      make_fp8(w, codes, scales);
-      break;
-    case WeightFormat::f32:
-      make_32(w, codes);
+      describe_fp8(w, scales);
       break;
     default:
-      make_16(w, codes);
+      break;
   }
+  w.materialize = [codes, scales](Weight& made) {
+    switch (made.format) {
+      case WeightFormat::nvfp4:
+        make_nvfp4(made, codes, scales);
+        break;
+      case WeightFormat::fp8_e4m3:
+        make_fp8(made, codes);
+        break;
+      case WeightFormat::f32:
+        make_32(made, codes);
+        break;
+      default:
+        make_16(made, codes);
+    }
+  };
   return w;
 }
 

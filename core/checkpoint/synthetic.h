@@ -1,7 +1,7 @@
 // synthetic.h: weights from a random generator, for measuring speed and for tests without files.
 //
-// A tensor is made when it is asked for, belongs to the Weight that holds it, and depends on the
-// seed, its name and its shape only.
+// A matrix is made when a backend asks (Weight::materialize), belongs to the Weight that holds it, and
+// depends on the seed, its name and its shape only.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,9 @@ struct SyntheticPolicy {
   SyntheticFormat format = SyntheticFormat::nvfp4;
   std::vector<std::string> absent;  // scopes for which has() says no: "lm_head" when tied, "mtp"
 };
+
+// By the names that the command line uses: "nvfp4", "mlp-nvfp4-rest-fp8", "bf16", "f32".
+SyntheticPolicy synthetic_policy(std::string_view mix);
 
 class SyntheticSource final : public TensorSource {
  public:

@@ -32,7 +32,8 @@ class Weights {
   Weights operator/(std::string_view name) const;
   Weights operator/(int index) const;
   bool has(std::string_view name) const;             // any tensor `scope.name` or `scope.name.*`
-  const std::string& path() const { return path_; }  // as the checkpoint spells it
+  const std::string& path() const { return path_; }     // as the checkpoint spells it
+  const std::string& name() const { return logical_; }  // as model files spell it
 
   // `<scope>.weight` in any stored format. Throws Error(not_found) with the names looked for,
   // Error(bad_file) with tensor, expected and found, Error(unsupported) for other formats.

@@ -9,11 +9,11 @@
 
 namespace nibble {
 
-// The pieces and the flush add up to Tokenizer::decode of the same ids; each is well-formed UTF-8
+// The pieces and the flush add up to BpeTokenizer::decode of the same ids; each is well-formed UTF-8
 // and never half a character. One thread at a time.
 class DecodeStream {
  public:
-  explicit DecodeStream(const Tokenizer& tokenizer, bool skip_special = false)
+  explicit DecodeStream(const BpeTokenizer& tokenizer, bool skip_special = false)
       : tokenizer_(tokenizer), skip_special_(skip_special) {}
 
   // May be empty while a character is incomplete. Throws Error(invalid_argument) for an id outside
@@ -23,7 +23,7 @@ class DecodeStream {
   std::string flush();
 
  private:
-  Tokenizer tokenizer_;
+  BpeTokenizer tokenizer_;
   bool skip_special_;
   bool first_ = true;
   Utf8Repair repair_;

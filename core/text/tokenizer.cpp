@@ -25,7 +25,7 @@ void check_utf8(std::string_view text) {
 
 }  // namespace
 
-std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+std::vector<std::int32_t> BpeTokenizer::encode(std::string_view text, bool add_special_tokens) const {
   check_utf8(text);
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 3 + 8);
@@ -47,7 +47,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
   return ids;
 }
 
-void Tokenizer::Impl::encode_text(std::string_view text, Matcher& matcher,
+void BpeTokenizer::Impl::encode_text(std::string_view text, Matcher& matcher,
                                   std::vector<std::int32_t>& out) const {
   for (const auto& part : added.split(text, true)) {
     if (part.id >= 0) {
@@ -59,7 +59,7 @@ void Tokenizer::Impl::encode_text(std::string_view text, Matcher& matcher,
   }
 }
 
-void Tokenizer::append_bytes(std::int32_t id, bool skip_special, bool& first,
+void BpeTokenizer::append_bytes(std::int32_t id, bool skip_special, bool& first,
                              std::string& out) const {
   if (id < 0 || static_cast<std::size_t>(id) >= size()) {
     throw Error(ErrorCode::invalid_argument, "[tokenizer] decode: expected an id from 0 to " +
@@ -72,7 +72,7 @@ void Tokenizer::append_bytes(std::int32_t id, bool skip_special, bool& first,
   out += impl_->bytes.at(id);
 }
 
-std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
+std::string BpeTokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
   std::string bytes, text;
   bool first = true;
   for (const std::int32_t id : ids) append_bytes(id, skip_special, first, bytes);
@@ -82,20 +82,20 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
   return text;
 }
 
-std::optional<std::int32_t> Tokenizer::token_to_id(std::string_view token) const {
+std::optional<std::int32_t> BpeTokenizer::token_to_id(std::string_view token) const {
   const std::int32_t id = impl_->tokens.find(token);
   return id < 0 ? std::nullopt : std::optional(id);
 }
 
-std::string_view Tokenizer::id_to_token(std::int32_t id) const {
+std::string_view BpeTokenizer::id_to_token(std::int32_t id) const {
   return impl_->tokens.at(id);
 }
 
-std::size_t Tokenizer::size() const {
+std::size_t BpeTokenizer::size() const {
   return impl_->tokens.size();
 }
 
-bool Tokenizer::is_special(std::int32_t id) const {
+bool BpeTokenizer::is_special(std::int32_t id) const {
   return impl_->added.is_special(id);
 }
 

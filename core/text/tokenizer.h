@@ -19,11 +19,11 @@
 namespace nibble {
 
 // Immutable; copies share the tables. Safe from many threads.
-class Tokenizer {
+class BpeTokenizer {
  public:
   // Throws Error(not_found | bad_file | unsupported).
-  static Tokenizer from_file(const std::filesystem::path& tokenizer_json);
-  static Tokenizer from_json(const Json& json, const std::string& source);
+  static BpeTokenizer from_file(const std::filesystem::path& tokenizer_json);
+  static BpeTokenizer from_json(const Json& json, const std::string& source);
 
   // Throws Error(invalid_argument) when `text` is not UTF-8, Error(unsupported) when a regular
   // expression of the file backtracks beyond its limits on this text.
@@ -41,7 +41,7 @@ class Tokenizer {
  private:
   friend class DecodeStream;
   struct Impl;
-  explicit Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  explicit BpeTokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
   // Appends the bytes that `id` stands for; `first` is false after the first token.
   void append_bytes(std::int32_t id, bool skip_special, bool& first, std::string& out) const;
 

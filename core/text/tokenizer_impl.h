@@ -11,7 +11,7 @@
 
 namespace nibble {
 
-struct Tokenizer::Impl {
+struct BpeTokenizer::Impl {
   explicit Impl(const JsonView& root);
 
   Bpe bpe;

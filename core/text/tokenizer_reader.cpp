@@ -45,7 +45,7 @@ bool read_decoder(const JsonView& value, bool already) {
 
 }  // namespace
 
-Tokenizer::Impl::Impl(const JsonView& root)
+BpeTokenizer::Impl::Impl(const JsonView& root)
     : bpe(checked(root).object("model")),
       normalizer(root),
       pre_tokenizer(root),
@@ -62,11 +62,11 @@ Tokenizer::Impl::Impl(const JsonView& root)
   }
 }
 
-Tokenizer Tokenizer::from_json(const Json& json, const std::string& source) {
-  return Tokenizer(std::make_shared<const Impl>(JsonView(json, "[tokenizer] " + source)));
+BpeTokenizer BpeTokenizer::from_json(const Json& json, const std::string& source) {
+  return BpeTokenizer(std::make_shared<const Impl>(JsonView(json, "[tokenizer] " + source)));
 }
 
-Tokenizer Tokenizer::from_file(const std::filesystem::path& tokenizer_json) {
+BpeTokenizer BpeTokenizer::from_file(const std::filesystem::path& tokenizer_json) {
   const MappedFile file(tokenizer_json);
   const Bytes bytes = file.bytes();
   if (bytes.size() > kLargestFile) {

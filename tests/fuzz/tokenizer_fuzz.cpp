@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     const nibble::Json json =
         nibble::Json::parse({reinterpret_cast<const char*>(data), size}, "tokenizer.json");
-    const auto tokenizer = nibble::Tokenizer::from_json(json, "tokenizer.json");
+    const auto tokenizer = nibble::BpeTokenizer::from_json(json, "tokenizer.json");
     const auto ids = tokenizer.encode(text);
     const std::string decoded = tokenizer.decode(ids);
     nibble::DecodeStream stream(tokenizer, false);

@@ -49,7 +49,7 @@ TEST(Utf8Repair, DoesNotDependOnTheCuts) {
 }
 
 TEST(DecodeStream, WaitsForTheWholeCharacter) {
-  const Tokenizer t = load_tokenizer("oracle");
+  const BpeTokenizer t = load_tokenizer("oracle");
   DecodeStream stream(t, false);
   EXPECT_EQ(stream.push(172), "");  // F0
   EXPECT_EQ(stream.push(253), "");  // 9F

@@ -39,8 +39,8 @@ inline std::vector<std::int32_t> ids_of(const Json& list) {
   return ids;
 }
 
-inline Tokenizer load_tokenizer(const std::string& name) {
-  return Tokenizer::from_file(data_path("cases/text/" + name + "/tokenizer.json"));
+inline BpeTokenizer load_tokenizer(const std::string& name) {
+  return BpeTokenizer::from_file(data_path("cases/text/" + name + "/tokenizer.json"));
 }
 
 }  // namespace nibble::test

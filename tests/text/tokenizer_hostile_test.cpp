@@ -26,7 +26,7 @@ void check_case(const Json& c) {
   for (const Json& word : c.find("mention")->as_array()) words.push_back(word.as_string());
 
   try {
-    const Tokenizer tokenizer = Tokenizer::from_file(path);
+    const BpeTokenizer tokenizer = BpeTokenizer::from_file(path);
     EXPECT_TRUE(may_load) << "accepted";
     if (const Json* probe = c.find("probe")) {
       const auto ids = tokenizer.encode(probe->as_string());

@@ -31,7 +31,7 @@ Json with_model(const std::string& key, const std::string& value) {
 
 std::string complaint(const Json& json) {
   try {
-    Tokenizer::from_json(json, "t.json");
+    BpeTokenizer::from_json(json, "t.json");
   } catch (const Error& e) {
     return e.what();
   }
@@ -72,7 +72,7 @@ TEST(TokenizerReader, TemplatesAreChecked) {
   };
   const std::string special = R"({"SpecialToken": {"id": "<|end|>"}})";
   const std::string text = R"({"Sequence": {"id": "A"}})";
-  const auto t = Tokenizer::from_json(
+  const auto t = BpeTokenizer::from_json(
       one("[" + special + "," + text + "," + special + "]", "[266, 267]"), "t.json");
   EXPECT_EQ(t.encode("th"), (std::vector<std::int32_t>{266, 267, 256, 266, 267}));
   EXPECT_EQ(t.encode("", true).size(), 4u);
@@ -94,7 +94,7 @@ TEST(TokenizerReader, SequencesOfTemplatesNest) {
   inner.replace(inner.find("ID"), 2, "266");
   outer.replace(outer.find("ID"), 2, "267");
   const auto t =
-      Tokenizer::from_json(with("post_processor", R"({"type": "Sequence", "processors": [)" +
+      BpeTokenizer::from_json(with("post_processor", R"({"type": "Sequence", "processors": [)" +
                                                       inner + "," + outer + "]}"),
                            "t.json");
   EXPECT_EQ(t.encode("th"), (std::vector<std::int32_t>{267, 266, 256}));
@@ -102,7 +102,7 @@ TEST(TokenizerReader, SequencesOfTemplatesNest) {
 
 TEST(TokenizerReader, DigitsAloneOrTogether) {
   const auto encode = [](const char* each) {
-    return Tokenizer::from_json(
+    return BpeTokenizer::from_json(
                with("pre_tokenizer",
                     std::string(R"({"type": "Sequence", "pretokenizers": [{"type": "Digits",
                       "individual_digits": )") +
@@ -121,14 +121,14 @@ TEST(TokenizerReader, MissingBytesAreDroppedOrUnknown) {
   std::erase_if(vocab.as_object(), [](const Json::Member& m) { return m.first == "z"; });
   model.set("vocab", vocab);
   json.set("model", model);
-  EXPECT_EQ(Tokenizer::from_json(json, "t").encode("tzzh"), (std::vector<std::int32_t>{256}));
+  EXPECT_EQ(BpeTokenizer::from_json(json, "t").encode("tzzh"), (std::vector<std::int32_t>{256}));
   model.set("unk_token", Json("in"));
   json.set("model", model);
-  EXPECT_EQ(Tokenizer::from_json(json, "t").encode("tzzh"),
+  EXPECT_EQ(BpeTokenizer::from_json(json, "t").encode("tzzh"),
             (std::vector<std::int32_t>{116, 259, 259, 104}));
   model.set("fuse_unk", Json(true));
   json.set("model", model);
-  EXPECT_EQ(Tokenizer::from_json(json, "t").encode("tzzh"),
+  EXPECT_EQ(BpeTokenizer::from_json(json, "t").encode("tzzh"),
             (std::vector<std::int32_t>{116, 259, 104}));
   model.set("byte_fallback", Json(true));
   json.set("model", model);
@@ -140,7 +140,7 @@ TEST(TokenizerReader, MissingBytesAreDroppedOrUnknown) {
 }
 
 TEST(TokenizerReader, NoDecoderJoinsTokensWithSpaces) {
-  const auto t = Tokenizer::from_json(with("decoder", "null"), "t.json");
+  const auto t = BpeTokenizer::from_json(with("decoder", "null"), "t.json");
   const std::vector<std::int32_t> ids{257, 266, 258};
   EXPECT_EQ(t.decode(ids), "the <|end|> Ġthe");
   EXPECT_EQ(t.decode(ids, true), "the Ġthe");
@@ -156,7 +156,7 @@ TEST(TokenizerReader, NormalisedAddedTokensAreFoundInNormalisedText) {
       {"id": 300, "content": "<\u00e9>", "normalized": true},
       {"id": 301, "content": "<e\u0301\u0301>", "normalized": false}])",
                                        "added"));
-  const auto t = Tokenizer::from_json(json, "t.json");
+  const auto t = BpeTokenizer::from_json(json, "t.json");
   EXPECT_EQ(t.encode("<e\u0301>"), (std::vector<std::int32_t>{300}));
   EXPECT_EQ(t.encode("<e\u0301\u0301>"), (std::vector<std::int32_t>{301}));
   EXPECT_EQ(t.size(), 302u);
@@ -167,7 +167,7 @@ TEST(TokenizerReader, NormalisedAddedTokensAreFoundInNormalisedText) {
 }
 
 TEST(TokenizerReader, TablesAndArguments) {
-  const Tokenizer t = load_tokenizer("oracle");
+  const BpeTokenizer t = load_tokenizer("oracle");
   EXPECT_EQ(t.size(), 4096u);
   EXPECT_EQ(t.token_to_id("<|im_end|>"), 4093);
   EXPECT_EQ(t.token_to_id("no such token"), std::nullopt);
@@ -179,7 +179,7 @@ TEST(TokenizerReader, TablesAndArguments) {
   EXPECT_THROW(t.decode(std::vector<std::int32_t>{-1}), Error);
   EXPECT_THROW(t.encode("caf\xE9"), Error);
   try {
-    Tokenizer::from_file(data_path("nowhere/tokenizer.json"));
+    BpeTokenizer::from_file(data_path("nowhere/tokenizer.json"));
     ADD_FAILURE();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::not_found);
@@ -187,7 +187,7 @@ TEST(TokenizerReader, TablesAndArguments) {
 }
 
 TEST(Tokenizer, ManyThreadsShareOne) {
-  const Tokenizer t = load_tokenizer("oracle");
+  const BpeTokenizer t = load_tokenizer("oracle");
   std::string text;
   for (int i = 0; i < 2000; ++i) text += "The keeper wrote " + std::to_string(i) + ", café\u0301. ";
   const auto expected = t.encode(text);
@@ -202,7 +202,7 @@ TEST(Tokenizer, ManyThreadsShareOne) {
 
 // Both ways of merging must agree: long pieces use a heap, short ones a scan.
 TEST(Tokenizer, LongPiecesMergeAsShortOnes) {
-  const Tokenizer t = Tokenizer::from_json(
+  const BpeTokenizer t = BpeTokenizer::from_json(
       with("pre_tokenizer",
            R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})"),
       "t.json");

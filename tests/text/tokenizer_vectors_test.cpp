@@ -18,7 +18,7 @@ class Vectors : public testing::TestWithParam<const char*> {
   std::vector<Json> lines(const std::string& name) const {
     return read_lines(std::string("cases/text/") + GetParam() + "/" + name);
   }
-  Tokenizer tokenizer_;
+  BpeTokenizer tokenizer_;
 };
 
 TEST_P(Vectors, EncodeAndDecode) {
@@ -121,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(All, Vectors, testing::ValuesIn(kTokenizers), [](const 
 });
 
 TEST(Golden, TextsOfTheOracle) {
-  const Tokenizer tokenizer = Tokenizer::from_file(data_path("model/hf-nvfp4-ct/tokenizer.json"));
+  const BpeTokenizer tokenizer = BpeTokenizer::from_file(data_path("model/hf-nvfp4-ct/tokenizer.json"));
   const Json golden = Json::parse(read_text(data_path("golden/tokenizer.json")), "golden");
   std::size_t tried = 0;
   for (const Json& v : golden.find("texts")->as_array()) {
