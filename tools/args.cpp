@@ -37,7 +37,7 @@ void check_with(CLI::Option* option, const std::string& type,
 std::string whole_error(const std::string& text, std::int64_t low, std::int64_t high) {
   std::int64_t v = 0;
   if (parse_whole(text, v) && v >= low && v <= high) return {};
-  return fmt::format("expected a whole number from {} to {}, found {}", low, high, quoted(text));
+  return fmt::format("expected a whole number from {} to {}, found {}", low, high, in_quotes(text));
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ CLI::Option* add_float(CLI::App& app, const std::string& flags, float& value, do
   check_with(option, "X", [=](const std::string& text) -> std::string {
     double v = 0;
     if (parse_real(text, v) && v >= low && v <= high) return {};
-    return fmt::format("expected a number from {} to {}, found {}", low, high, quoted(text));
+    return fmt::format("expected a number from {} to {}, found {}", low, high, in_quotes(text));
   });
   return option;
 }
@@ -74,7 +74,7 @@ CLI::Option* add_choice(CLI::App& app, const std::string& flags, std::string& va
     for (const std::string& choice : choices) {
       if (text == choice) return {};
     }
-    return fmt::format("expected one of {}, found {}", fmt::join(choices, ", "), quoted(text));
+    return fmt::format("expected one of {}, found {}", fmt::join(choices, ", "), in_quotes(text));
   });
   return option;
 }
@@ -93,7 +93,7 @@ std::vector<std::int64_t> parse_list(const std::string& flag, const std::string&
     std::int64_t v = 0;
     if (!parse_whole(text.substr(at, end - at), v) || v < low || v > high) {
       throw usage_error(fmt::format("{}: expected whole numbers from {} to {} separated by commas, found {}",
-                                    flag, low, high, quoted(text)));
+                                    flag, low, high, in_quotes(text)));
     }
     out.push_back(v);
     at = end + 1;
@@ -139,7 +139,7 @@ void ModelArgs::add_sizes(CLI::App& app) {
       [](std::string& text) -> std::string {
         int v = 0;
         if (!parse_whole(text, v) || v % 64 == 0) return {};
-        return fmt::format("expected a multiple of 64, found {}", quoted(text));
+        return fmt::format("expected a multiple of 64, found {}", in_quotes(text));
       },
       ""));
 }
@@ -177,7 +177,7 @@ void SamplingArgs::add(CLI::App& app) {
     std::uint64_t v = 0;
     if (parse_whole(text, v)) return {};
     return fmt::format("expected a whole number from 0 to {}, found {}",
-                       std::numeric_limits<std::uint64_t>::max(), quoted(text));
+                       std::numeric_limits<std::uint64_t>::max(), in_quotes(text));
   });
   option = app.add_option("--stop", stop, "text that ends the answer and is not part of it; repeatable");
   option->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->group(group);

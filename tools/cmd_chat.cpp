@@ -57,7 +57,7 @@ class Chat final : public Command {
     if (!loaded.model.has_chat_template()) {
       throw Failure(kBadModel, fmt::format("model {}: expected a chat template, found none; nibble generate "
                                            "continues a text without one",
-                                           quoted(model_.path)));
+                                           in_quotes(model_.path)));
     }
     Conversation talk(loaded.model, prompt_.system, prompt_.template_args);
     const bool terminal = isatty(STDIN_FILENO) == 1 && console.out_is_terminal();
@@ -113,7 +113,7 @@ class Chat final : public Command {
     } else {
       console.note(fmt::format("expected a command of /help, found {} (a message that starts with / is "
                                "written with //)",
-                               quoted(name)));
+                               in_quotes(name)));
     }
     return true;
   }

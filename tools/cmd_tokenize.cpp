@@ -29,7 +29,7 @@ std::int32_t parse_id(const std::string& text) {
   std::int32_t id = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), id);
   if (result.ec != std::errc{} || result.ptr != text.data() + text.size() || id < 0) {
-    throw usage_error("--decode: expected token ids (whole numbers), found " + quoted(text));
+    throw usage_error("--decode: expected token ids (whole numbers), found " + in_quotes(text));
   }
   return id;
 }
@@ -103,7 +103,7 @@ class Tokenize final : public Command {
 
   static std::string lines(const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids) {
     std::string out;
-    for (const std::int32_t id : ids) out += fmt::format("{:>7}  {}\n", id, quoted(piece(tokenizer, id)));
+    for (const std::int32_t id : ids) out += fmt::format("{:>7}  {}\n", id, in_quotes(piece(tokenizer, id)));
     return out;
   }
 

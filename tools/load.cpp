@@ -40,16 +40,16 @@ fs::path model_folder(const std::string& path) {
   if (fs::is_directory(status)) {
     if (fs::exists(given / "config.json", ignored)) return given;
     throw Failure(kBadModel,
-                  fmt::format("model {}: {}, found a folder without config.json", quoted(path), kExpected));
+                  fmt::format("model {}: {}, found a folder without config.json", in_quotes(path), kExpected));
   }
   if (!fs::exists(status)) {
-    throw Failure(kBadModel, fmt::format("model {}: {}, found nothing at this path", quoted(path), kExpected));
+    throw Failure(kBadModel, fmt::format("model {}: {}, found nothing at this path", in_quotes(path), kExpected));
   }
   const fs::path folder = given.has_parent_path() ? given.parent_path() : fs::path(".");
   const std::string extension = given.extension().string();
   const bool of_checkpoint = extension == ".json" || extension == ".safetensors" || extension == ".jinja";
   if (of_checkpoint && fs::exists(folder / "config.json", ignored)) return folder;
-  throw Failure(kBadModel, fmt::format("model {}: {}, found a file {}", quoted(path), kExpected,
+  throw Failure(kBadModel, fmt::format("model {}: {}, found a file {}", in_quotes(path), kExpected,
                                        of_checkpoint ? "with no config.json beside it"
                                                      : "that is no part of such a folder"));
 }

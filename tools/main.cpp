@@ -74,10 +74,10 @@ std::string suggestion(const std::string& found, const std::vector<std::string>&
       for (const std::string& name : option->get_snames()) known.push_back("-" + name);
     }
     throw usage_error(fmt::format("{}: expected an option of this command, found {}{}{}", command.get_name(),
-                                  quoted(flag), suggestion(flag, known), see));
+                                  in_quotes(flag), suggestion(flag, known), see));
   }
   throw usage_error(fmt::format("{}: expected no further argument, found {} (text is given with -p){}",
-                                command.get_name(), quoted(extra), see));
+                                command.get_name(), in_quotes(extra), see));
 }
 
 int dispatch(Console& console, int argc, char** argv) {
@@ -124,7 +124,7 @@ int dispatch(Console& console, int argc, char** argv) {
     return command->run(console);
   }
   const auto extra = root.remaining();
-  const std::string found = extra.empty() ? "nothing" : quoted(extra.front());
+  const std::string found = extra.empty() ? "nothing" : in_quotes(extra.front());
   throw usage_error(fmt::format("expected a command ({}), found {}{}; see nibble --help", fmt::join(names, ", "),
                                 found, extra.empty() ? "" : suggestion(extra.front(), names)));
 }

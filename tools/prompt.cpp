@@ -33,7 +33,7 @@ void PromptArgs::check() const {
   } catch (const Error& e) {
     throw usage_error(e.what());
   }
-  throw usage_error("--template-args: expected a JSON object, found " + quoted(template_args));
+  throw usage_error("--template-args: expected a JSON object, found " + in_quotes(template_args));
 }
 
 std::string PromptArgs::render(const Model& model, const std::string& user) const {

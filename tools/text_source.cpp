@@ -35,7 +35,7 @@ std::string read_descriptor(int fd, const std::string& name) {
 }
 
 std::string read_file(const std::string& path) {
-  const std::string name = "file " + quoted(path);
+  const std::string name = "file " + in_quotes(path);
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) throw usage_error(fmt::format("cannot open {}: {}", name, std::strerror(errno)));
   struct Closer {
@@ -44,7 +44,7 @@ std::string read_file(const std::string& path) {
   } closer{fd};
   struct stat info {};
   if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
-    throw usage_error(fmt::format("expected a text file, found the folder {}", quoted(path)));
+    throw usage_error(fmt::format("expected a text file, found the folder {}", in_quotes(path)));
   }
   return read_descriptor(fd, name);
 }
