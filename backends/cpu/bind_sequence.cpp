@@ -131,8 +131,7 @@ Binder::Call Binder::call(const Sample& a) {
   const View logits = f32("logits", a.logits, l_.sizes.vocab);
   expect(logits.rows == Rows::outputs, "logits", "one row for each output");
   bound_.limits.samples = true;
-  const SampleKernels& kernels = *find_sample_kernels(isa_name(l_.isa));
-  return [&l = l_, &kernels, logits](const Step& step) {
+  return [&l = l_, logits](const Step& step) {
     l.sample_rows.clear();
     std::size_t range = 0;
     for (std::size_t i = 0; i < step.batch.output_rows.size(); ++i) {
@@ -147,7 +146,7 @@ Binder::Call Binder::call(const Sample& a) {
            tokens.subspan(behind, static_cast<std::size_t>(r.first_row + r.rows) - behind),
            &params});
     }
-    sample(l.parallel, kernels, l.sample_rows, logits.cols, l.workspace.data,
+    sample(l.isa, l.parallel, l.sample_rows, logits.cols, l.workspace.data,
            l.workspace.sample_lanes, step.out.tokens.data());
   };
 }
@@ -156,9 +155,8 @@ Binder::Call Binder::call(const TokenLogprob& a) {
   const View logits = f32("logits", a.logits, l_.sizes.vocab);
   expect(logits.rows == Rows::outputs, "logits", "one row for each output");
   bound_.limits.scores = true;
-  const SampleKernels& kernels = *find_sample_kernels(isa_name(l_.isa));
-  return [&l = l_, &kernels, logits](const Step& step) {
-    token_logprob(l.parallel, kernels, logits.data, logits.stride, logits.cols, step.batch.targets,
+  return [&l = l_, logits](const Step& step) {
+    token_logprob(l.isa, l.parallel, logits.data, logits.stride, logits.cols, step.batch.targets,
                   step.out.logprobs.data());
   };
 }

@@ -114,8 +114,7 @@ Tensor attention_layer(ProgramBuilder& p, const ToySizes& s, const ToyIds& id, T
     p.op("attn.core",
          Attention{turned, shape, 1 / std::sqrt(static_cast<float>(dim)), 0, section, y});
   }
-  Tensor gate = q;
-  gate.offset += dim;
+  const Tensor gate = q.slice(dim, q.cols - dim);
   p.op("attn.gate", SigmoidGate{y, gate, shape.heads, shape.head_dim, 2 * dim, gated});
   return p.linear("attn.o", gated, id.o, s.hidden);
 }
@@ -223,12 +222,12 @@ void BatchBuilder::add(Section section, Sequence& s, const std::vector<std::int3
   r.first_row = static_cast<std::int32_t>(batch.rows());
   r.rows = static_cast<std::int32_t>(tokens.size());
   r.keep = keep < 0 ? s.pending : keep;
-  for (std::int32_t i = r.keep; i < s.pending; ++i) {
-    const auto at = s.tokens.size() - static_cast<std::size_t>(s.pending - r.keep);
-    batch.taken_back.push_back({s.slot, s.tokens[at]});
-    s.tokens.erase(s.tokens.begin() + static_cast<std::ptrdiff_t>(at));
-    --s.length;
+  const auto dropped = s.tokens.end() - (s.pending - r.keep);
+  for (auto token = dropped; token != s.tokens.end(); ++token) {
+    batch.taken_back.push_back({s.slot, *token});
   }
+  s.tokens.erase(dropped, s.tokens.end());
+  s.length -= s.pending - r.keep;
   r.position = s.length;
   r.first_page = static_cast<std::int32_t>(batch.pages.size());
   batch.pages.insert(batch.pages.end(), s.pages.begin(), s.pages.end());
