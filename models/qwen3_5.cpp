@@ -39,7 +39,7 @@ struct Block {
   SwiGluLayer mlp;
 
   Block(const Qwen3_5Config& c, const Weights& w, bool full_attention)
-      : name(w.path()),
+      : name(w.name()),
         input_layernorm(w / "input_layernorm", c.hidden, c.rms_eps, NormWeight::zero_centred),
         post_attention_layernorm(w / "post_attention_layernorm", c.hidden, c.rms_eps,
                                  NormWeight::zero_centred),
@@ -80,7 +80,7 @@ class Qwen3_5 final : public Decoder {
     Tensor x = embed_tokens_(s);
     for (const Block& block : blocks_) x = block(s, x);
     x = norm_(s, s.output_rows(x));
-    return lm_head_ ? (*lm_head_)(s, x) : s.linear(x, embed_tokens_.weight());
+    return lm_head_ ? (*lm_head_)(s, x) : s.linear("lm_head", x, embed_tokens_.weight());
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "core/api/registries.h"
+#include "core/base/mapped_file.h"
 #include "core/checkpoint/json_file.h"
 #include "core/checkpoint/quant_config.h"
 #include "nibble/error.h"

@@ -18,7 +18,7 @@ Tensor SwiGluLayer::operator()(Step& s, Tensor x) const {
 }
 
 AttentionLayer::AttentionLayer(const Weights& w, const AttentionConfig& c)
-    : name_(w.path()),
+    : name_(w.name()),
       config_(c),
       q_proj(w / "q_proj", std::int64_t{c.shape.heads} * c.shape.head_dim * (c.output_gate ? 2 : 1),
              c.hidden),
@@ -47,7 +47,7 @@ Tensor AttentionLayer::operator()(Step& s, Tensor x) const {
 }
 
 GatedDeltaNetLayer::GatedDeltaNetLayer(const Weights& w, const DeltaNetConfig& c)
-    : name_(w.path()),
+    : name_(w.name()),
       config_(c),
       in_proj_qkv(w / "in_proj_qkv", c.shape.channels(), c.hidden),
       in_proj_z(w / "in_proj_z", c.shape.value_channels(), c.hidden),

@@ -18,28 +18,32 @@ std::vector<float> norm_factor(const Weights& w, std::int64_t size, NormWeight k
 
 class EmbeddingLayer {
  public:
-  EmbeddingLayer(const Weights& w, std::int64_t vocab, std::int64_t hidden) : weight_(w.matrix(vocab, hidden)) {}
-  Tensor operator()(Step& s) const { return s.embed(weight_); }
+  EmbeddingLayer(const Weights& w, std::int64_t vocab, std::int64_t hidden)
+      : name_(w.name()), weight_(w.matrix(vocab, hidden)) {}
+  Tensor operator()(Step& s) const { return s.embed(name_, weight_); }
   const Weight& weight() const { return weight_; }
 
  private:
+  std::string name_;
   Weight weight_;
 };
 
 // y = x W^T.
 class LinearLayer {
  public:
-  LinearLayer(const Weights& w, std::int64_t out, std::int64_t in) : weight_(w.matrix(out, in)) {}
-  Tensor operator()(Step& s, Tensor x) const { return s.linear(x, weight_); }
+  LinearLayer(const Weights& w, std::int64_t out, std::int64_t in)
+      : name_(w.name()), weight_(w.matrix(out, in)) {}
+  Tensor operator()(Step& s, Tensor x) const { return s.linear(name_, x, weight_); }
 
  private:
+  std::string name_;
   Weight weight_;
 };
 
 class RmsNormLayer {
  public:
   RmsNormLayer(const Weights& w, std::int64_t size, float eps, NormWeight kind)
-      : name_(w.path()), weight_(norm_factor(w, size, kind)), eps_(eps) {}
+      : name_(w.name()), weight_(norm_factor(w, size, kind)), eps_(eps) {}
   Tensor operator()(Step& s, Tensor x) const { return s.rms_norm(name_, x, weight_, eps_); }
 
  private:
@@ -52,7 +56,7 @@ class RmsNormLayer {
 class SwiGluLayer {
  public:
   SwiGluLayer(const Weights& w, std::int64_t hidden, std::int64_t intermediate)
-      : name_(w.path()),
+      : name_(w.name()),
         gate_proj(w / "gate_proj", intermediate, hidden),
         up_proj(w / "up_proj", intermediate, hidden),
         down_proj(w / "down_proj", hidden, intermediate) {}

@@ -197,20 +197,22 @@ struct GatherRows {
   Tensor y;  // [outputs, H]
 };
 
-// Next token of each output row from its logits and Batch::sampling.
-//   penalty r != 1, for ids already in the sequence: z = z > 0 ? z / r : z * r
+// Next token of each output row from its logits and Batch::sampling. A NaN logit counts as -inf.
+//   penalty r != 1, for ids that the sequence has up to this row: z = z > 0 ? z / r : z * r
 //   temperature 0: the largest z, the lowest id among equals
-//   else candidates by (z descending, id ascending); z = z / temperature; keep the first top_k (0: all);
-//   p = num::exp(z - z_first), total = tree sum over the kept; min_p: drop p < min_p (p is relative to
-//   the largest); top_p: keep the shortest prefix whose running sum (ascending order of the list)
-//   reaches top_p * total; draw u = num::uniform(seed, position of the new token, 0) and take the
-//   first candidate whose running sum exceeds u * (sum of the kept); the last one if none does.
+//   else candidates by (z descending, id ascending), the first top_k of them (0: all);
+//   p = num::exp(num::div(z - z_first, temperature)), 1 where z equals z_first; the list ends before
+//   the first p < 2^-24, which a draw could not reach; total = tree sum of p in list order; min_p: the
+//   list ends before the first p < min_p; top_p < 1: it ends with the first candidate whose running
+//   sum (f32, from the top) reaches top_p * total; one candidate always stays. With s the running sum
+//   at the list's end and u = num::uniform(seed, position of the new token, 0), the first candidate
+//   whose running sum exceeds u * s is drawn (u * s < s after rounding, so there is one).
 struct Sample {
   Tensor logits;  // [outputs, vocab] f32
 };
 
 // Batch::targets[o]'s log-probability: z_target - z_max - log(tree sum of num::exp(z - z_max)), the
-// log taken in double on the host side of the result.
+// sum in f32; differences and log in double, on the host side of the result. NaN gives NaN.
 struct TokenLogprob {
   Tensor logits;  // [outputs, vocab] f32
 };

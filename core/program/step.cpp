@@ -103,9 +103,9 @@ void Step::emit(std::string name, OpArgs args) {
   program_.ops.push_back(std::move(op));
 }
 
-Tensor Step::embed(const Weight& table) {
+Tensor Step::embed(const std::string& name, const Weight& table) {
   Embed op{tracer_.weight(table), make(Rows::tokens, table.cols, DType::f32)};
-  emit(table.name, op);
+  emit(name, op);
   return op.y;
 }
 
@@ -117,8 +117,8 @@ Tensor Step::rms_norm(const std::string& name, Tensor x, const std::vector<float
   return op.y;
 }
 
-Tensor Step::linear(Tensor x, const Weight& weight) {
-  expect_cols(weight.name, "input columns", x, weight.cols);
+Tensor Step::linear(const std::string& name, Tensor x, const Weight& weight) {
+  expect_cols(name, "input columns", x, weight.cols);
   Linear op{x, {}, {}, tracer_.weight(weight), make(x.rows, weight.rows, DType::f32)};
   using Kind = ActivationFormat::Kind;
   if (tracer_.options().declared_activations && weight.activation.kind != Kind::none) {
@@ -139,7 +139,7 @@ Tensor Step::linear(Tensor x, const Weight& weight) {
       if (format.kind == Kind::fp8_token_group128) {
         q.scales = make(x.rows, (x.cols + 127) / 128, DType::f32);
       }
-      emit(weight.name + ".input", q);
+      emit(name + ".input", q);
       packed_.emplace_back(q, x);
       packed = &packed_.back().first;
     }
@@ -147,7 +147,7 @@ Tensor Step::linear(Tensor x, const Weight& weight) {
     op.x_scales = packed->scales;
     op.x_format = format;
   }
-  emit(weight.name, op);
+  emit(name, op);
   return op.y;
 }
 

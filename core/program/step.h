@@ -52,9 +52,9 @@ class Step {
 
   const ProgramClass& program_class() const { return program_.cls; }
 
-  Tensor embed(const Weight& table);
+  Tensor embed(const std::string& name, const Weight& table);
   Tensor rms_norm(const std::string& name, Tensor x, const std::vector<float>& weight, float eps);
-  Tensor linear(Tensor x, const Weight& weight);
+  Tensor linear(const std::string& name, Tensor x, const Weight& weight);
   Tensor add(const std::string& name, Tensor a, Tensor b);
   Tensor swiglu(const std::string& name, Tensor gate, Tensor up);
   // Rows whose logits are wanted.

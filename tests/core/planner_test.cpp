@@ -76,12 +76,12 @@ TEST(Planner, TracedBlockReusesBuffersAndAddsInPlace) {
   const auto trace = [&](bool in_place) {
     Tracer tracer({});
     Step s(tracer, {ProgramClass::Kind::mixed, 128, 4});
-    Tensor x = s.embed(table);
+    Tensor x = s.embed("embed", table);
     for (int layer = 0; layer < 6; ++layer) {
       const Tensor h = s.rms_norm("norm", x, norm, 1e-6f);
-      x = s.add("add", x, s.linear(s.swiglu("act", s.linear(h, up), s.linear(h, up)), down));
+      x = s.add("add", x, s.linear("linear", s.swiglu("act", s.linear("linear", h, up), s.linear("linear", h, up)), down));
     }
-    Program p = s.finish(s.linear(s.output_rows(x), table));
+    Program p = s.finish(s.linear("linear", s.output_rows(x), table));
     plan(p, {.in_place = in_place});
     EXPECT_EQ(tracer.spec().weights.size(), 3u) << "each weight once";
     EXPECT_EQ(tracer.spec().constants.size(), 1u);
@@ -103,10 +103,10 @@ TEST(Planner, KeepsAnInputThatIsReadLater) {
   Tracer tracer({});
   Step s(tracer, {ProgramClass::Kind::mixed, 8, 1});
   const Weight table = weight("embed", 10, 16);
-  const Tensor x = s.embed(table), y = s.embed(table);
+  const Tensor x = s.embed("embed", table), y = s.embed("embed", table);
   const Tensor sum = s.add("first", x, y);
   const Tensor again = s.add("second", sum, x);
-  Program p = s.finish(s.linear(s.output_rows(again), table));
+  Program p = s.finish(s.linear("linear", s.output_rows(again), table));
   const auto& first = std::get<Add>(p.ops[2].args);
   EXPECT_NE(first.a.buffer, first.y.buffer);
   expect_no_overlap(p);
@@ -120,11 +120,11 @@ TEST(Tracer, QuantisesAnInputOnceForAllThatDeclareTheSame) {
   for (const bool declared : {false, true}) {
     Tracer tracer({.declared_activations = declared});
     Step s(tracer, {ProgramClass::Kind::mixed, 8, 1});
-    const Tensor x = s.embed(table);
-    s.linear(x, gate);
-    s.linear(x, up);
-    s.linear(x, other);
-    const Program p = s.finish(s.linear(s.output_rows(x), table));
+    const Tensor x = s.embed("embed", table);
+    s.linear("linear", x, gate);
+    s.linear("linear", x, up);
+    s.linear("linear", x, other);
+    const Program p = s.finish(s.linear("linear", s.output_rows(x), table));
     int quantised = 0;
     for (const Op& op : p.ops) quantised += std::holds_alternative<Quantize>(op.args);
     EXPECT_EQ(quantised, declared ? 2 : 0);
