@@ -53,7 +53,8 @@ std::string BenchReport::markdown() const {
                : is_decode(r) ? "weight bytes / reads"
                               : "linear layers / float32"});
   }
-  out += "\n" + table.markdown();
+  out += '\n';
+  out += table.markdown();
   if (has_roof && static_cast<double>(step_bytes(info)) < 128.0 * (1 << 20)) {
     out += "\nThe weights are small enough for a cache: decode may pass the read roof of the memory.\n";
   }

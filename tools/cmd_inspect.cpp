@@ -75,7 +75,8 @@ std::string memory_table(const ModelInfo& info) {
   for (const auto& row : info.programs) {
     programs.add({row.name, std::to_string(row.ops), format_bytes(row.scratch_bytes)});
   }
-  return out + "\n" + programs.aligned();
+  out += '\n';
+  return out + programs.aligned();
 }
 
 std::string tensor_table(const std::vector<TensorRow>& tensors) {
@@ -149,15 +150,15 @@ class Inspect final : public Command {
       console.out(to_json(info, tensors_ ? &rows : nullptr).dump(2) + "\n");
       return kOk;
     }
-    std::string out = summary(info) + "\n" + formats_table(info);
+    std::string out = fmt::format("{}\n{}", summary(info), formats_table(info));
     if (memory_) {
-      out += "\n" + memory_table(info);
+      out += fmt::format("\n{}", memory_table(info));
     } else {
       out += fmt::format("\nmemory        {} in all (--memory says for what)\n", format_bytes(total_bytes(info)));
     }
-    if (tensors_) out += "\n" + tensor_table(rows);
-    for (const std::string& line : info.notes) out += "\nnote: " + one_line(line);
-    if (!info.notes.empty()) out += "\n";
+    if (tensors_) out += fmt::format("\n{}", tensor_table(rows));
+    if (!info.notes.empty()) out += '\n';
+    for (const std::string& line : info.notes) out += fmt::format("note: {}\n", one_line(line));
     console.out(out);
     return kOk;
   }

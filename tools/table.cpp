@@ -86,13 +86,16 @@ std::string Table::markdown() const {
   std::string out;
   for (std::size_t r = 0; r < cells.size(); ++r) {
     for (std::size_t c = 0; c < columns_.size(); ++c) {
-      out += "| " + pad(cells[r][c], width[c], columns_[c].right) + ' ';
+      out += "| ";
+      out += pad(cells[r][c], width[c], columns_[c].right);
+      out += ' ';
     }
     out += "|\n";
     if (r > 0) continue;
     for (std::size_t c = 0; c < columns_.size(); ++c) {
-      out += columns_[c].right ? "| " + std::string(width[c] - 1, '-') + ": "
-                               : "| " + std::string(width[c], '-') + ' ';
+      out += "| ";
+      out.append(width[c] - 1, '-');
+      out += columns_[c].right ? ": " : "- ";
     }
     out += "|\n";
   }
@@ -100,13 +103,18 @@ std::string Table::markdown() const {
 }
 
 std::string Table::csv() const {
+  std::vector<std::string> names;
+  for (const Column& c : columns_) names.push_back(c.name);
   std::string out;
-  for (std::size_t c = 0; c < columns_.size(); ++c) out += (c > 0 ? "," : "") + csv_cell(columns_[c].name);
-  out += '\n';
-  for (const auto& row : rows_) {
-    for (std::size_t c = 0; c < row.size(); ++c) out += (c > 0 ? "," : "") + csv_cell(row[c]);
+  const auto line = [&](const std::vector<std::string>& cells) {
+    for (std::size_t c = 0; c < cells.size(); ++c) {
+      if (c > 0) out += ',';
+      out += csv_cell(cells[c]);
+    }
     out += '\n';
-  }
+  };
+  line(names);
+  for (const auto& row : rows_) line(row);
   return out;
 }
 
