@@ -73,7 +73,7 @@ class Qwen3_5 final : public Decoder {
 
   DecoderInfo info() const override {
     return {"qwen3_5", static_cast<std::int64_t>(blocks_.size()), config_.hidden, config_.vocab,
-            config_.max_positions, config_.eos};
+            config_.max_positions, config_.eos_ids};
   }
 
   Tensor forward(Step& s) const override {

@@ -167,7 +167,7 @@ std::pair<std::string, std::string> implementation(const Loaded& l, const Op& op
   const PackedWeight& w = l.weights[static_cast<std::size_t>(linear->weight)];
   std::string kind = std::string("linear ") + weight_format_name(w.format);
   if (linear->x_format.kind != Kind::none) {
-    kind += std::string(" x ") + activation_format_name(linear->x_format.kind);
+    kind += std::string(" x ") + activation_kind_name(linear->x_format.kind);
   }
   return {kind, "panels of " + std::to_string(kPanelRows) + ", " + isa};
 }
