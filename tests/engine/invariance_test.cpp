@@ -4,13 +4,13 @@
 namespace nibble::test {
 namespace {
 
-struct Run {
+struct Result {
   std::vector<float> logits;
   HostState state;
   std::vector<std::int32_t> tokens;
 };
 
-Run prefill(Model& model, std::span<const std::int32_t> prompt, std::size_t scored_first = 0) {
+Result prefill(Model& model, std::span<const std::int32_t> prompt, std::size_t scored_first = 0) {
   Session session = model.new_session();
   // Scoring n + 1 tokens runs n rows and leaves the last for the prompt that follows.
   if (scored_first > 0) {
@@ -18,7 +18,7 @@ Run prefill(Model& model, std::span<const std::int32_t> prompt, std::size_t scor
     prompt = prompt.subspan(scored_first + 1);
   }
   Trace trace(model, {kLogits});
-  Run run;
+  Result run;
   run.tokens = read_all(session.generate(prompt, tokens(1)));
   run.logits = trace.ops.at(kLogits).values;
   run.state = state_of(session);
@@ -28,15 +28,15 @@ Run prefill(Model& model, std::span<const std::int32_t> prompt, std::size_t scor
 TEST(Invariance, PrefillCutAtEveryMultipleOf64GivesTheSameBits) {
   const auto prompt = long_prompt(330);
   Model whole_model = load(options(1, 1024));
-  const Run whole = prefill(whole_model, prompt);
+  const Result whole = prefill(whole_model, prompt);
   for (int step_tokens = 128; step_tokens <= 320; step_tokens += 64) {
     Model model = load(options(1, step_tokens));
-    const Run cut = prefill(model, prompt);
+    const Result cut = prefill(model, prompt);
     EXPECT_TRUE(same_bytes(cut.logits, whole.logits)) << "steps of " << step_tokens;
     expect_same_state(cut.state, whole.state, "steps of " + std::to_string(step_tokens));
   }
   for (std::size_t at = 64; at < prompt.size(); at += 64) {
-    const Run cut = prefill(whole_model, prompt, at);
+    const Result cut = prefill(whole_model, prompt, at);
     EXPECT_TRUE(same_bytes(cut.logits, whole.logits)) << "cut at " << at;
     expect_same_state(cut.state, whole.state, "cut at " + std::to_string(at));
   }
@@ -44,8 +44,8 @@ TEST(Invariance, PrefillCutAtEveryMultipleOf64GivesTheSameBits) {
 
 TEST(Invariance, SingleStepsAgreeWithinRounding) {
   const auto prompt = long_prompt(130);
-  Model model = load(options());
-  const Run whole = prefill(model, prompt);
+  Model model = load(options(3));
+  const Result whole = prefill(model, prompt);
 
   // One row at a time through the chunked path.
   Session session = model.new_session();
@@ -68,7 +68,7 @@ TEST(Invariance, SingleStepsAgreeWithinRounding) {
   const std::vector<float> decoded(last.begin(), last.end());
   const HostState decoded_state = state_of(stepped);
   stepped.clear();
-  const Run again = prefill(model, history);
+  const Result again = prefill(model, history);
   const double worst = largest_difference(decoded, again.logits);
   std::printf("100 decode rows against one prefill: logits within %.2g\n", worst);
   EXPECT_LE(worst, 1e-4);
@@ -80,7 +80,7 @@ TEST(Invariance, SingleStepsAgreeWithinRounding) {
 
 TEST(Invariance, ThreadsAndInstructionSetsChangeNothing) {
   const auto prompt = long_prompt(150);
-  std::vector<Run> runs;
+  std::vector<Result> runs;
   std::vector<std::string> names;
   for (const int threads : {1, 2, 7}) {
     for (const char* kernels : {"", "portable"}) {
@@ -90,7 +90,7 @@ TEST(Invariance, ThreadsAndInstructionSetsChangeNothing) {
       Model model = load(options(), on);
       Session session = model.new_session();
       Trace trace(model, {kLogits});
-      Run run;
+      Result run;
       run.tokens = read_all(session.generate(prompt, tokens(4)));
       run.logits = trace.ops.at(kLogits).values;
       run.state = state_of(session);

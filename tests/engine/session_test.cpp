@@ -110,7 +110,7 @@ TEST(Session, RewindGoesBackToTheBit) {
 TEST(Session, SameSeedSameAnswer) {
   Model model = load(options(2));
   Sampling how = tokens(40);
-  how.temperature = 1.2f;
+  how.temperature = 4;  // the small model is very sure of itself
   how.seed = 42;
   Session a = model.new_session(), b = model.new_session();
   const auto first = read_all(a.generate(capital(), how));

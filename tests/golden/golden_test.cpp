@@ -53,7 +53,8 @@ void check_prompts(const Case& c) {
   Model model = load(c.folder, Activations::a16);
   const Golden golden(data(c.prompts + ".safetensors"));
   const Json json = read_json(c.prompts + ".json");
-  for (const auto& [id, prompt] : json.as_object()) {
+  const Json* prompts = json.find("prompts") != nullptr ? json.find("prompts") : &json;
+  for (const auto& [id, prompt] : prompts->as_object()) {
     const auto ids = golden.i32(id + ".ids");
     if (const Json* rendered = prompt.find("rendered")) {
       std::vector<ChatMessage> messages;
@@ -119,7 +120,7 @@ TEST(Golden, GateText) {
   for (const Piece& p : session.generate(model.tokenizer().encode("The capital of France is"), how)) {
     text += p.text;
   }
-  EXPECT_EQ(text.substr(0, 40), " Paris.\nThe capital of Germany is Berlin.");
+  EXPECT_EQ(text.substr(0, 41), " Paris.\nThe capital of Germany is Berlin.");
 }
 
 // The same weights in two layouts: the same bits everywhere.
