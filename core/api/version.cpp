@@ -2,5 +2,5 @@
 #include "nibble/version.h"
 
 namespace nibble {
-const char* version() noexcept { return "0.1.0"; }
+const char* version() noexcept { return NIBBLE_VERSION; }
 }  // namespace nibble

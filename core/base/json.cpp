@@ -197,6 +197,11 @@ Json Json::parse(std::string_view text, const std::string& source, const ParseOp
   if (text.substr(0, 3) == "\xEF\xBB\xBF") {
     throw Error(ErrorCode::bad_file, source + ": JSON starts with a byte order mark (BOM)");
   }
+  // nlohmann takes a NUL for the end of the text and would ignore what follows.
+  if (const auto nul = text.find('\0'); nul != std::string_view::npos) {
+    throw Error(ErrorCode::bad_file,
+                source + ": invalid JSON at byte " + std::to_string(nul) + ": NUL");
+  }
   Builder builder(source, how);
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();

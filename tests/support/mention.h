@@ -1,35 +1,39 @@
-// mention.h: whether an error message names one of the words that it should.
+// mention.h: does an error say one of the words that the manifest of hostile files asks for?
 #pragma once
 
-#include <algorithm>
-#include <cctype>
 #include <string>
 #include <vector>
 
 namespace nibble::test {
 
-// A word counts when no letter or digit stands directly before or after it (a plural s may follow);
-// case does not matter. `path`, the file's own path, is cut out of the message first.
+// A word stands on its own: no letter or digit directly before or after, whatever the case; a
+// plural (s or es) is allowed. The file's own path is cut out first, its name often holds the word.
 inline bool mentions(std::string message, const std::string& path,
                      const std::vector<std::string>& words) {
+  const auto lower = [](std::string text) {
+    for (char& c : text) {
+      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
+    }
+    return text;
+  };
   for (std::size_t at; !path.empty() && (at = message.find(path)) != std::string::npos;) {
     message.erase(at, path.size());
   }
-  const auto lower = [](std::string s) {
-    std::transform(s.begin(), s.end(), s.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    return s;
+  message = lower(message);
+  const auto alnum = [&](std::size_t i) {
+    const char c = i < message.size() ? message[i] : ' ';
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
   };
-  message = lower(std::move(message));
-  const auto joins = [&](std::size_t at) {
-    return at < message.size() && std::isalnum(static_cast<unsigned char>(message[at]));
-  };
-  for (const std::string& w : words) {
-    const std::string word = lower(w);
-    for (std::size_t at = 0; (at = message.find(word, at)) != std::string::npos; ++at) {
-      std::size_t end = at + word.size();
-      if (end < message.size() && message[end] == 's') ++end;
-      if ((at == 0 || !joins(at - 1)) && (!joins(end) || !joins(at + word.size()))) return true;
+  for (const std::string& each : words) {
+    const std::string word = lower(each);
+    for (std::size_t at = message.find(word); at != std::string::npos;
+         at = message.find(word, at + 1)) {
+      if (at > 0 && alnum(at - 1)) continue;
+      const std::size_t end = at + word.size();
+      for (const char* plural : {"", "s", "es"}) {
+        const std::string tail = plural;
+        if (message.compare(end, tail.size(), tail) == 0 && !alnum(end + tail.size())) return true;
+      }
     }
   }
   return false;

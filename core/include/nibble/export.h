@@ -1,7 +1,8 @@
-// export.h: symbol visibility of the public surface.
+/* export.h: symbol visibility of the public surface. Everything is compiled with hidden symbols,
+   and what bears NIBBLE_API is visible: the same objects make the static and the shared library. */
 #pragma once
 
-#if defined(NIBBLE_SHARED) && defined(__GNUC__)
+#if defined(__GNUC__)
 #define NIBBLE_API __attribute__((visibility("default")))
 #else
 #define NIBBLE_API

@@ -1,0 +1,113 @@
+// backend.h: what a device must do for the core. A backend knows ops, not models.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/weight.h"
+#include "core/program/program.h"
+#include "core/schedule/batch.h"
+#include "core/state/state_layout.h"
+#include "nibble/stats.h"
+
+namespace nibble {
+
+struct Constant {  // norm weights, rope tables, convolution taps: float32, row-major
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::vector<float> data;
+};
+
+// Everything that a backend loads.
+struct ModelSpec {
+  std::vector<Weight> weights;
+  std::vector<Constant> constants;
+  StateLayout state;
+  std::vector<Program> programs;
+};
+
+struct DeviceInfo {
+  std::string backend;       // "cpu"
+  std::string name;          // the processor's or card's own name
+  std::string profile;       // "f32"
+  std::string kernels;       // which instruction set serves
+  DType operand = DType::f32;  // type of buffers between ops
+  std::int32_t threads = 0;
+  std::uint64_t memory = 0;  // bytes, all and free
+  std::uint64_t free_memory = 0;
+};
+
+struct MemoryPlan {
+  std::uint64_t weights = 0, constants = 0, kv = 0, delta = 0, scratch = 0, counts = 0;
+  std::uint64_t total() const { return weights + constants + kv + delta + scratch + counts; }
+};
+
+// The state of one slot at rest, in the shapes of the formulas, whatever the device's layout.
+struct HostState {
+  struct DeltaLayer {
+    std::vector<float> s;     // [value_heads, key_dim, value_dim], all accepted records folded in
+    std::vector<float> conv;  // [channels, kernel - 1], oldest first
+  };
+  struct KvLayer {
+    std::vector<float> k, v;  // [kv_heads, positions, head_dim]
+  };
+  std::vector<DeltaLayer> delta;
+  std::vector<KvLayer> kv;
+};
+
+// Called after each op with its first output; data is row-major [rows, cols], valid during the call.
+using Observer =
+    std::function<void(const Op& op, std::int64_t rows, std::int64_t cols, std::span<const float> data)>;
+
+// One device with the arenas of one model. Not thread-safe: the engine serialises.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const DeviceInfo& device() const = 0;
+
+  // What prepare() will allocate. Throws nothing about free memory: the loader compares.
+  virtual MemoryPlan plan(const ModelSpec& spec, const StateSizes& sizes) const = 0;
+
+  // Allocates every arena, packs each weight once (and drops its owner), compiles the programs.
+  // After it returns nothing is allocated, packed or converted. `loaded(bytes)` is told of progress
+  // and returns false to cancel: Error(cancelled).
+  virtual void prepare(ModelSpec spec, const StateSizes& sizes,
+                       const std::function<bool(std::uint64_t)>& loaded) = 0;
+
+  // Runs program `index` of the spec on a batch of its class. `observer` may be empty.
+  virtual void run(std::size_t index, const Batch& batch, StepOutput& out,
+                   const Observer& observer = {}) = 0;
+
+  // A new sequence in this slot: zero state, zero counts.
+  virtual void reset_slot(std::int32_t slot) = 0;
+  // Recurrent state of a slot with the last step's first `keep` records accepted; KV pages are not in it.
+  struct Snapshot {
+    virtual ~Snapshot() = default;
+    virtual std::uint64_t bytes() const = 0;
+  };
+  virtual std::shared_ptr<const Snapshot> save_slot(std::int32_t slot, std::int32_t keep) = 0;
+  virtual void load_slot(std::int32_t slot, const Snapshot& snapshot) = 0;
+
+  virtual HostState export_state(std::int32_t slot, std::int32_t keep,
+                                 std::span<const std::int32_t> pages, std::int64_t positions) = 0;
+
+  virtual const StepStats& stats() const = 0;
+};
+
+struct BackendOptions {
+  std::int32_t threads = 0;  // CPU: 0 = all the machine's
+  std::string kernels;       // CPU: "avx512", "avx2", "portable"; empty = best available
+};
+
+struct BackendEntry {
+  const char* name;
+  std::string (*refusal)();  // empty when a device is there, else why not
+  std::unique_ptr<Backend> (*make)(const BackendOptions& options);
+};
+
+}  // namespace nibble

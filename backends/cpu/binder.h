@@ -1,0 +1,68 @@
+// binder.h: turns an op of a program into a call on addresses.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "backends/cpu/loaded.h"
+#include "core/ops/ops.h"
+
+namespace nibble::cpu {
+
+class Binder {
+ public:
+  using Call = std::function<void(const Step&)>;
+
+  Binder(Loaded& loaded, const Program& program, BoundProgram& bound)
+      : l_(loaded), program_(program), bound_(bound) {}
+  BoundOp bind(const Op& op);
+
+ private:
+  struct View {
+    float* data = nullptr;
+    std::int64_t stride = 0, cols = 0;
+    Rows rows = Rows::tokens;
+  };
+
+  // One overload for each op. Each sets output_ (and section_) for observers.
+  Call call(const Embed& a);
+  Call call(const RmsNorm& a);
+  Call call(const Quantize& a);
+  Call call(const Linear& a);
+  Call call(const DeltaConv& a);
+  Call call(const DeltaGates& a);
+  Call call(const DeltaRule& a);
+  Call call(const GatedRmsNorm& a);
+  Call call(const QkNormRope& a);
+  Call call(const Attention& a);
+  Call call(const SigmoidGate& a);
+  Call call(const SwiGlu& a);
+  Call call(const Add& a);
+  Call call(const GatherRows& a);
+  Call call(const Sample& a);
+  Call call(const TokenLogprob& a);
+
+  [[noreturn]] void fail(const std::string& what) const;
+  void expect(bool good, const char* field, const char* wanted) const;
+  void expect_equal(const char* field, std::int64_t wanted, std::int64_t found) const;
+  // Address of a tensor with `cols` columns (0: any) of this type, inside its buffer and the scratch.
+  std::byte* address(const char* field, const Tensor& t, DType dtype, std::int64_t cols) const;
+  View f32(const char* field, const Tensor& t, std::int64_t cols = 0) const;
+  View rows_like(const char* field, const Tensor& t, const View& other, std::int64_t cols = 0) const;
+  const PackedWeight& weight(WeightId id) const;
+  // Data of a constant of `count` elements.
+  const ConstantView& constant(const char* field, ConstantId id) const;
+  const float* constant(const char* field, ConstantId id, std::int64_t count) const;
+  const DeltaShape& delta_layer(std::int32_t layer, const DeltaShape& shape) const;
+  void attention_layer(std::int32_t layer, const AttentionShape& shape) const;
+
+  Loaded& l_;
+  const Program& program_;
+  BoundProgram& bound_;
+  const Op* op_ = nullptr;
+  Tensor output_;
+  const Section* section_ = nullptr;
+};
+
+}  // namespace nibble::cpu

@@ -1,0 +1,166 @@
+#include "backends/cpu/cpu_backend.h"
+
+#include <chrono>
+#include <limits>
+
+#include "backends/cpu/cpu_info.h"
+#include "backends/cpu/loaded.h"
+#include "nibble/error.h"
+
+namespace nibble::cpu {
+namespace {
+
+int checked_threads(const BackendOptions& options) {
+  if (options.threads < 0) {
+    throw Error(ErrorCode::invalid_argument, "[cpu] threads: expected 0 (all) or more, found " +
+                                                 std::to_string(options.threads));
+  }
+  return options.threads;
+}
+
+struct CpuSnapshot final : Backend::Snapshot {
+  std::vector<std::byte> state;
+  TokenCounts::Sparse counts;
+  std::int64_t vocab = 0;
+
+  std::uint64_t bytes() const override {
+    return state.size() + counts.size() * sizeof(TokenCounts::Sparse::value_type);
+  }
+};
+
+// An observer gets rows without gaps, as float32 (codes as their byte).
+void show(const Observer& observer, const BoundOp& op, const Step& step) {
+  std::vector<float> values;
+  if (op.data == nullptr) {
+    if (std::holds_alternative<TokenLogprob>(op.op->args)) {
+      for (const double v : step.out.logprobs) values.push_back(static_cast<float>(v));
+    } else {
+      for (const std::int32_t t : step.out.tokens) values.push_back(static_cast<float>(t));
+    }
+    observer(*op.op, static_cast<std::int64_t>(values.size()), 1, values);
+    return;
+  }
+  const auto section = op.section == nullptr ? 0 : static_cast<std::size_t>(*op.section);
+  const std::int64_t first = op.section == nullptr ? 0 : step.first_row[section];
+  const std::int64_t rows =
+      op.section == nullptr ? step.count(op.output.rows) : step.rows_of[section];
+  if (rows == 0) return;
+  const Tensor& t = op.output;
+  for (std::int64_t r = first; r < first + rows; ++r) {
+    for (std::int64_t c = 0; c < t.cols; ++c) {
+      const std::int64_t at = r * t.stride + c;
+      values.push_back(t.dtype == DType::f32 ? reinterpret_cast<const float*>(op.data)[at]
+                                             : static_cast<float>(std::to_integer<int>(op.data[at])));
+    }
+  }
+  observer(*op.op, rows, t.cols, values);
+}
+
+}  // namespace
+
+CpuBackend::CpuBackend(const BackendOptions& options)
+    : isa_(isa_from_name(options.kernels)), parallel_(checked_threads(options)) {
+  const MachineMemory memory = machine_memory();
+  device_.backend = "cpu";
+  device_.name = processor_name();
+  device_.profile = "f32";
+  device_.kernels = isa_name(isa_);
+  device_.threads = parallel_.threads();
+  device_.memory = memory.total;
+  device_.free_memory = memory.available;
+}
+
+CpuBackend::~CpuBackend() = default;
+
+Loaded& CpuBackend::loaded(const char* who) const {
+  if (loaded_ == nullptr) {
+    throw Error(ErrorCode::internal, std::string("[cpu] ") + who + ": nothing is prepared");
+  }
+  return *loaded_;
+}
+
+Loaded& CpuBackend::loaded(const char* who, std::int32_t slot) const {
+  Loaded& l = loaded(who);
+  if (slot < 0 || slot >= l.sizes.slots) {
+    throw Error(ErrorCode::internal, std::string("[cpu] ") + who + ": expected a slot below " +
+                                         std::to_string(l.sizes.slots) + ", found " +
+                                         std::to_string(slot));
+  }
+  return l;
+}
+
+void CpuBackend::run(std::size_t index, const Batch& batch, StepOutput& out,
+                     const Observer& observer) {
+  Loaded& l = loaded("run");
+  if (index >= l.bound.size()) {
+    throw Error(ErrorCode::internal, "[cpu] run: expected a program below " +
+                                         std::to_string(l.bound.size()) + ", found " +
+                                         std::to_string(index));
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const FloatEnv env;
+  const BoundProgram& program = l.bound[index];
+  l.checker(program.limits, batch, l.delta);
+  l.counts.step(batch);
+  out.tokens.resize(program.limits.samples ? batch.output_rows.size() : 0);
+  out.logprobs.resize(program.limits.scores ? batch.output_rows.size() : 0);
+  const Step step(batch, out);
+  for (const BoundOp& op : program.ops) {
+    op.run(step);
+    if (observer) show(observer, op, step);
+  }
+  l.delta.end_step(batch.ranges);
+
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  const auto prefill = step.rows_of[static_cast<std::size_t>(Section::prefill)];
+  const double share = static_cast<double>(prefill) / static_cast<double>(step.rows());
+  ++stats_.steps;
+  stats_.last_launches = program.ops.size();
+  stats_.launches += program.ops.size();
+  stats_.prefill_tokens += static_cast<std::uint64_t>(prefill);
+  stats_.decode_tokens += static_cast<std::uint64_t>(step.rows() - prefill);
+  stats_.prefill_seconds += took.count() * share;  // a mixed step counts by its rows
+  stats_.decode_seconds += took.count() * (1 - share);
+}
+
+void CpuBackend::reset_slot(std::int32_t slot) {
+  Loaded& l = loaded("reset_slot", slot);
+  l.delta.reset(slot);
+  l.counts.reset(slot);
+}
+
+std::shared_ptr<const Backend::Snapshot> CpuBackend::save_slot(std::int32_t slot,
+                                                               std::int32_t keep) {
+  Loaded& l = loaded("save_slot", slot);
+  auto snapshot = std::make_shared<CpuSnapshot>();
+  snapshot->state.resize(l.delta.snapshot_bytes());
+  l.delta.save(slot, keep, sequence_kernels(isa_name(isa_)), snapshot->state);
+  snapshot->counts = l.counts.save(slot, keep, l.delta.pending(slot));
+  snapshot->vocab = l.sizes.vocab;
+  return snapshot;
+}
+
+void CpuBackend::load_slot(std::int32_t slot, const Snapshot& snapshot) {
+  Loaded& l = loaded("load_slot", slot);
+  const auto* ours = dynamic_cast<const CpuSnapshot*>(&snapshot);
+  if (ours == nullptr || ours->vocab != l.sizes.vocab) {
+    throw Error(ErrorCode::invalid_argument, "[cpu] load_slot: expected a snapshot of this model");
+  }
+  l.delta.load(slot, ours->state);
+  l.counts.load(slot, ours->counts);
+}
+
+HostState CpuBackend::export_state(std::int32_t slot, std::int32_t keep,
+                                   std::span<const std::int32_t> pages, std::int64_t positions) {
+  Loaded& l = loaded("export_state", slot);
+  if (positions < 0 || positions > std::numeric_limits<std::int32_t>::max()) {
+    throw Error(ErrorCode::invalid_argument, "[cpu] export_state: expected 0 to 2^31 - 1 positions, found " +
+                                                 std::to_string(positions));
+  }
+  HostState state;
+  state.delta = l.delta.to_host(slot, keep, sequence_kernels(isa_name(isa_)));
+  if (l.kv.layers() > 0) state.kv = l.kv.to_host(pages, positions);
+  return state;
+}
+
+}  // namespace nibble::cpu

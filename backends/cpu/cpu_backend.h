@@ -1,0 +1,49 @@
+// cpu_backend.h: one processor with the arenas of one model, profile f32.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "backends/backend.h"
+#include "backends/cpu/isa.h"
+#include "backends/cpu/parallel.h"
+
+namespace nibble::cpu {
+
+struct Loaded;
+
+class CpuBackend final : public Backend {
+ public:
+  // Throws Error(unsupported) for kernels that this processor has not, Error(invalid_argument) for
+  // a negative number of threads.
+  explicit CpuBackend(const BackendOptions& options);
+  ~CpuBackend() override;
+
+  const DeviceInfo& device() const override { return device_; }
+  MemoryPlan plan(const ModelSpec& spec, const StateSizes& sizes) const override;
+  // When it throws, whatever was prepared before stays as it was.
+  void prepare(ModelSpec spec, const StateSizes& sizes,
+               const std::function<bool(std::uint64_t)>& loaded) override;
+  void run(std::size_t index, const Batch& batch, StepOutput& out,
+           const Observer& observer) override;
+  void reset_slot(std::int32_t slot) override;
+  std::shared_ptr<const Snapshot> save_slot(std::int32_t slot, std::int32_t keep) override;
+  void load_slot(std::int32_t slot, const Snapshot& snapshot) override;
+  HostState export_state(std::int32_t slot, std::int32_t keep, std::span<const std::int32_t> pages,
+                         std::int64_t positions) override;
+  const StepStats& stats() const override { return stats_; }
+
+ private:
+  Loaded& loaded(const char* who) const;
+  Loaded& loaded(const char* who, std::int32_t slot) const;
+
+  Isa isa_;
+  mutable Parallel parallel_;
+  DeviceInfo device_;
+  StepStats stats_;
+  std::unique_ptr<Loaded> loaded_;
+};
+
+}  // namespace nibble::cpu

@@ -1,0 +1,182 @@
+// What a model needs on this processor, and how it gets there.
+#include <algorithm>
+#include <cstring>
+
+#include "backends/cpu/cpu_backend.h"
+#include "backends/cpu/loaded.h"
+#include "backends/cpu/ops/linear.h"
+#include "backends/cpu/ops/sequence_ops.h"
+#include "nibble/error.h"
+
+namespace nibble::cpu {
+namespace {
+
+constexpr std::int64_t kSampleLanes = 8;  // 5 MB each at a vocabulary of 248,320
+
+std::uint64_t round64(std::uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+void check_sizes(const StateSizes& s) {
+  if (s.slots < 1 || s.pages < 0 || s.records < 1 || s.vocab < 1) {
+    throw Error(ErrorCode::invalid_argument,
+                "[cpu] state: expected slots >= 1, pages >= 0, records >= 1 and vocab >= 1, found " +
+                    std::to_string(s.slots) + ", " + std::to_string(s.pages) + ", " +
+                    std::to_string(s.records) + ", " + std::to_string(s.vocab));
+  }
+}
+
+std::uint64_t elements(const Constant& c) {
+  std::uint64_t n = 1;
+  for (const std::int64_t d : c.shape) n *= static_cast<std::uint64_t>(d);
+  if (n != c.data.size()) {
+    throw Error(ErrorCode::internal, "[cpu] constant " + c.name + ": its shape has " +
+                                         std::to_string(n) + " elements, its data " +
+                                         std::to_string(c.data.size()));
+  }
+  return n;
+}
+
+void place_constants(Loaded& l, ModelSpec& spec, Carver& carver) {
+  const std::vector<bool> taps = find_taps(spec);
+  for (std::size_t i = 0; i < spec.constants.size(); ++i) {
+    Constant& c = spec.constants[i];
+    auto* const data = reinterpret_cast<float*>(carver.take(elements(c) * sizeof(float)));
+    if (!taps[i]) {
+      std::copy(c.data.begin(), c.data.end(), data);
+    } else {
+      pack_conv_taps(c.data.data(), c.shape[0], static_cast<std::int32_t>(c.shape[1]), data);
+    }
+    l.constants.push_back({std::move(c.name), std::move(c.shape), data, taps[i]});
+  }
+  spec.constants.clear();
+}
+
+void place_weights(Loaded& l, ModelSpec& spec, Carver& carver,
+                   const std::function<bool(std::uint64_t)>& loaded) {
+  std::uint64_t done = 0;
+  const NibbleOrder order = nibble_order(l.isa);
+  for (Weight& from : spec.weights) {
+    Weight w = std::move(from);  // dropped, with its owner, at the end of the round
+    if (w.codes.empty() && w.materialize) w.materialize(w);
+    std::byte* const arena = carver.take(packed_bytes(w));
+    l.weights.push_back(pack(w, arena, l.parallel, order));
+    done += w.bytes();
+    if (loaded && !loaded(done)) {
+      throw Error(ErrorCode::cancelled, "[cpu] loading was cancelled at weight " + w.name);
+    }
+  }
+  spec.weights.clear();
+}
+
+}  // namespace
+
+std::vector<bool> find_taps(const ModelSpec& spec) {
+  std::vector<bool> taps(spec.constants.size());
+  for (const Program& program : spec.programs) {
+    for (const Op& op : program.ops) {
+      const auto* conv = std::get_if<DeltaConv>(&op.args);
+      if (conv == nullptr) continue;
+      const auto id = static_cast<std::size_t>(conv->weight);
+      if (conv->weight < 0 || id >= taps.size() || spec.constants[id].shape.size() != 2) {
+        throw Error(ErrorCode::internal,
+                    "[cpu] " + op.name + ": expected a constant [channels, kernel], found id " +
+                        std::to_string(conv->weight));
+      }
+      taps[id] = true;
+    }
+  }
+  return taps;
+}
+
+Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int threads) {
+  Workspace w;
+  const auto need = [&w](std::uint64_t bytes) { w.bytes = std::max(w.bytes, round64(bytes)); };
+  for (const Program& program : spec.programs) {
+    for (const Op& op : program.ops) {
+      if (const auto* linear = std::get_if<Linear>(&op.args)) {
+        if (linear->x_format.kind == ActivationFormat::Kind::none) continue;
+        const auto id = static_cast<std::size_t>(linear->weight);
+        if (linear->weight < 0 || id >= spec.weights.size()) continue;  // bind() complains
+        need(static_cast<std::uint64_t>(
+            linear_workspace_bytes(program.rows_of(linear->x.rows), spec.weights[id].cols)));
+      } else if (std::holds_alternative<Sample>(op.args)) {
+        w.sample_lanes = std::max(
+            w.sample_lanes, std::clamp<std::int64_t>(program.cls.max_outputs, 1,
+                                                     std::min<std::int64_t>(threads, kSampleLanes)));
+      }
+    }
+  }
+  for (const DeltaShape& shape : spec.state.delta) need(delta_rule_workspace(shape, threads));
+  for (const AttentionShape& shape : spec.state.attention) {
+    need(attention_workspace(shape, sizes.records, threads));
+  }
+  if (w.sample_lanes > 0) need(sample_workspace_bytes(sizes.vocab, w.sample_lanes));
+  return w;
+}
+
+MemoryPlan CpuBackend::plan(const ModelSpec& spec, const StateSizes& sizes) const {
+  check_sizes(sizes);
+  MemoryPlan plan;
+  for (const Weight& w : spec.weights) plan.weights += round64(packed_bytes(w));
+  for (const Constant& c : spec.constants) plan.constants += round64(elements(c) * sizeof(float));
+  plan.kv = round64(KvArena::bytes(spec.state, sizes));
+  plan.delta = round64(DeltaArena::bytes(spec.state, sizes));
+  plan.counts = TokenCounts::bytes(sizes) + BatchChecker::bytes(sizes);
+  for (const Program& p : spec.programs) {
+    if (p.scratch_bytes < 0) {
+      throw Error(ErrorCode::internal, "[cpu] " + p.cls.name() + ": scratch is negative");
+    }
+    plan.scratch = std::max(plan.scratch, round64(static_cast<std::uint64_t>(p.scratch_bytes)));
+  }
+  plan.scratch += plan_workspace(spec, sizes, parallel_.threads()).bytes;
+  return plan;
+}
+
+void CpuBackend::prepare(ModelSpec spec, const StateSizes& sizes,
+                         const std::function<bool(std::uint64_t)>& loaded) {
+  const FloatEnv env;
+  const MemoryPlan memory = plan(spec, sizes);
+  auto l = std::make_unique<Loaded>(isa_, parallel_);
+  l->sizes = sizes;
+  l->layout = spec.state;
+  l->weight_block = Block(memory.weights + memory.constants, "weights");
+  l->state_block = Block(memory.kv + memory.delta + TokenCounts::bytes(sizes), "state");
+  l->scratch_block = Block(memory.scratch, "scratch");
+  l->state_block.touch();
+  l->scratch_block.touch();
+
+  Carver state(l->state_block.data());
+  std::byte* const kv = state.take(memory.kv);
+  l->kv = KvArena({kv, memory.kv}, l->layout, sizes);
+  std::byte* const delta = state.take(memory.delta);
+  l->delta = DeltaArena({delta, memory.delta}, l->layout, sizes);
+  l->counts = TokenCounts(sizes, state.take(TokenCounts::bytes(sizes)));
+  for (std::int32_t slot = 0; slot < sizes.slots; ++slot) l->delta.reset(slot);
+  l->checker = BatchChecker(sizes);
+  l->workspace = plan_workspace(spec, sizes, parallel_.threads());
+  l->workspace.data = l->scratch_block.data() + (memory.scratch - l->workspace.bytes);
+
+  Carver carver(l->weight_block.data());
+  place_constants(*l, spec, carver);
+  place_weights(*l, spec, carver, loaded);
+
+  l->programs = std::move(spec.programs);
+  std::vector<std::pair<std::string, std::string>> kernels;
+  std::int64_t outputs = 0;
+  for (const Program& program : l->programs) {
+    l->bound.push_back(bind(*l, program));
+    outputs = std::max(outputs, program.cls.max_outputs);
+    for (const Op& op : program.ops) {
+      auto entry = implementation(*l, op);
+      if (std::find(kernels.begin(), kernels.end(), entry) == kernels.end()) {
+        kernels.push_back(std::move(entry));
+      }
+    }
+  }
+  l->sample_rows.reserve(static_cast<std::size_t>(std::max<std::int64_t>(outputs, 0)));
+  std::sort(kernels.begin(), kernels.end());
+  stats_ = {};
+  stats_.kernels = std::move(kernels);
+  loaded_ = std::move(l);
+}
+
+}  // namespace nibble::cpu

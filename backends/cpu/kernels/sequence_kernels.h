@@ -1,0 +1,134 @@
+// sequence_kernels.h: inner loops of the ops that touch a sequence, one table for each instruction
+// set. The formulas are those of core/ops/ops.h; the drivers in ops/ cut the work up.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace nibble::cpu {
+
+constexpr int kPanel = 16;  // columns that lie together in states, pages and workspaces
+constexpr int kTile =
+    64;  // keys of an attention tile = positions of a page = rows of a delta chunk
+
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) {
+  return (n + to - 1) / to * to;
+}
+
+// One head of q or k, or one value head, of one row.
+struct ConvTask {
+  const float* const*
+      raw;            // [kernel] rows oldest first, at the head's first channel; nullptr: zeros
+  const float* taps;  // [kernel, taps_stride], at the head's first channel
+  std::int64_t taps_stride;
+  int kernel, width;
+  bool normalise;  // q and k
+  float scale;     // after the norm; 1 for k
+  float* y;        // [width]
+};
+
+struct GatesTask {
+  const float *a, *b;                // [rows, heads]
+  const float *neg_exp_a, *dt_bias;  // [heads]
+  float *g, *beta;                   // [rows, heads]
+  std::int64_t a_stride, b_stride, g_stride, beta_stride;
+  std::int64_t rows, heads;
+};
+
+// Records of one value head, oldest first.
+struct RecordView {
+  const float* key;    // [count, key_stride]
+  const float* u;      // [count, u_stride], at the task's first panel
+  const float* decay;  // [count, decay_stride]
+  std::int64_t key_stride, u_stride, decay_stride;
+  int count;
+};
+
+// S of some panels of one value head takes the records: to[k, v] = fma(key[k], u[v], decay *
+// from[k, v]).
+struct FoldTask {
+  const float* from;  // [panels, key_dim, 16]
+  float* to;
+  int panels, key_dim;
+  RecordView records;
+};
+
+// Rows of one sequence, some panels of one value head.
+struct DeltaTask {
+  float* s;  // [panels, key_dim, 16]
+  int panels, key_dim;
+  int columns;  // values in those panels; what pads the last one is +0
+  RecordView records;
+  int rows;
+  std::int64_t position;   // of the first row
+  const float *q, *k, *v;  // [rows, qkv_stride]
+  const float *g, *beta;   // [rows, g_stride], [rows, beta_stride]
+  std::int64_t qkv_stride, g_stride, beta_stride;
+  float* y;  // [rows, y_stride]
+  std::int64_t y_stride;
+  // decode and verify: the rows' own records; key and decay nullptr where another task keeps them
+  float *new_key, *new_u, *new_decay;
+  float* work;  // delta_work_floats(key_dim)
+};
+
+constexpr std::int64_t delta_work_floats(std::int64_t key_dim) {
+  return 2 * key_dim * kTile   // keys, and keys times the decay to the chunk's end
+         + 2 * kTile * kTile   // L, attention
+         + 4 * kPanel * kTile  // u
+         + 3 * kTile;          // running sums, their exponentials
+}
+
+// A head of one row: norm (weight may be nullptr), rotation of the first rotary_dim columns.
+// Element d of the result lies at y + d * y_stride.
+struct RopeTask {
+  const float* x;       // [head_dim]
+  const float* weight;  // [head_dim] or nullptr
+  const float* rope;    // [rotary_dim]: cos of all pairs, then sin, at the row's position
+  float eps;
+  int head_dim, rotary_dim;
+  float* y;
+  std::int64_t y_stride;
+};
+
+// Tiles [first_tile, end_tile) of one split, for queries that read the same keys and values.
+struct AttendTask {
+  const float* q;            // [queries, head_dim]
+  const std::int64_t* last;  // [queries] ascending: position of the query's own row
+  int queries, head_dim;
+  float scale;
+  const float* kv;           // page p's keys [4, head_dim, 16] at kv + p * page_stride, then values
+  std::int64_t page_stride;  // [head_dim / 16 rounded up, 64, 16]
+  const std::int32_t* pages;  // by tile
+  std::int64_t first_tile, end_tile;
+  float *m, *l;   // [queries]
+  float* o;       // [queries, head_dim rounded up to 16]
+  float* scores;  // [queries, 64]
+  float* factor;  // [queries]
+  int* count;     // [queries]
+};
+
+// b is the later split: a takes it, for `queries` queries.
+struct CombineTask {
+  float *m, *l, *o;
+  const float *m_later, *l_later, *o_later;
+  int queries, head_dim;
+};
+
+struct SequenceKernels {
+  const char* isa;
+  void (*conv)(const ConvTask&);
+  void (*gates)(const GatesTask&);
+  void (*fold)(const FoldTask&);
+  void (*delta_step)(const DeltaTask&);    // decode, verify
+  void (*delta_chunks)(const DeltaTask&);  // prefill; folds first
+  void (*rope)(const RopeTask&);
+  void (*attend)(const AttendTask&);
+  void (*combine)(const CombineTask&);
+  void (*finish)(const float* o, float l, int columns, float* y);
+};
+
+// "avx512", "avx2", "neon", "portable"; throws Error(unsupported) for one that this build or this
+// processor has not.
+const SequenceKernels& sequence_kernels(std::string_view isa);
+
+}  // namespace nibble::cpu

@@ -1,0 +1,22 @@
+#include "backends/cpu/kernels/sequence_table.h"
+
+#define NIBBLE_STRING_(x) #x
+#define NIBBLE_STRING(x) NIBBLE_STRING_(x)
+
+namespace nibble::cpu::NIBBLE_ISA {
+
+const SequenceKernels& sequence_table() {
+  static constexpr SequenceKernels table = {NIBBLE_STRING(NIBBLE_ISA),
+                                            conv,
+                                            gates,
+                                            fold,
+                                            delta_step,
+                                            delta_chunks,
+                                            rope,
+                                            attend,
+                                            combine,
+                                            finish};
+  return table;
+}
+
+}  // namespace nibble::cpu::NIBBLE_ISA

@@ -1,0 +1,38 @@
+// step.h: what the ops of a running program see of their batch.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "core/schedule/batch.h"
+
+namespace nibble::cpu {
+
+struct Step {
+  Step(const Batch& of, StepOutput& to) : batch(of), out(to) {
+    const std::span<const Range> all(of.ranges);
+    std::size_t begin = 0;
+    for (std::size_t s = 0; s < 3; ++s) {
+      std::size_t end = begin;
+      first_row[s] = s == 0 ? 0 : first_row[s - 1] + rows_of[s - 1];
+      for (; end < all.size() && all[end].section == static_cast<Section>(s); ++end) {
+        rows_of[s] += all[end].rows;
+      }
+      ranges_of[s] = all.subspan(begin, end - begin);
+      begin = end;
+    }
+  }
+
+  std::int64_t rows() const { return batch.rows(); }
+  std::int64_t outputs() const { return static_cast<std::int64_t>(batch.output_rows.size()); }
+  std::int64_t count(Rows r) const { return r == Rows::tokens ? rows() : outputs(); }
+  std::span<const Range> ranges(Section s) const { return ranges_of[static_cast<std::size_t>(s)]; }
+
+  const Batch& batch;
+  StepOutput& out;
+  std::array<std::span<const Range>, 3> ranges_of;
+  std::array<std::int64_t, 3> first_row{}, rows_of{};
+};
+
+}  // namespace nibble::cpu

@@ -1,0 +1,39 @@
+// loader.h: from a folder (or a named shape) to a model that is ready to step.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "core/api/impl.h"
+#include "core/checkpoint/tensor_source.h"
+#include "core/layers/decoder.h"
+#include "nibble/model.h"
+
+namespace nibble {
+
+// Everything known of a model before weights move: description traced, arenas sized.
+struct Draft {
+  std::unique_ptr<Decoder> decoder;  // owns what the spec's weights refer to by address
+  std::shared_ptr<const TensorSource> source;
+  std::unique_ptr<Backend> backend;
+  ModelSpec spec;
+  EngineConfig engine;
+  MemoryPlan memory;
+  ModelInfo info;
+};
+
+// Describes, traces and sizes. Throws as Model::load does, but never for lack of memory.
+Draft draft_model(const JsonView& config, const JsonView* hf_quant,
+                  std::shared_ptr<const TensorSource> source, const Device& on, const LoadOptions& how);
+
+// Compares the plan with what is free, then moves the weights.
+void bring_up(Draft draft, const LoadOptions& how, Model::Impl& model);
+
+// tokenizer.json, tokenizer_config.json, chat_template.jinja, generation_config.json of a folder, each
+// if present.
+void read_text_side(const std::filesystem::path& dir, Model::Impl& model);
+
+std::string human_bytes(std::uint64_t bytes);
+
+}  // namespace nibble

@@ -1,0 +1,165 @@
+#include "nibble/model.h"
+
+#include <algorithm>
+
+#include "core/api/loader.h"
+#include "core/api/registries.h"
+#include "core/checkpoint/checkpoint.h"
+#include "core/checkpoint/json_file.h"
+#include "core/checkpoint/synthetic.h"
+#include "nibble/error.h"
+
+namespace nibble {
+namespace {
+
+// config.json, hf_quant_config.json and the tensors of a folder.
+Draft draft_folder(const std::filesystem::path& dir, const Device& on, const LoadOptions& how) {
+  if (!std::filesystem::is_directory(dir)) {
+    throw Error(ErrorCode::not_found,
+                dir.string() + ": expected a folder with config.json and safetensors, found " +
+                    (std::filesystem::exists(dir) ? "a file" : "nothing"));
+  }
+  const std::string config_path = (dir / "config.json").string();
+  const Json config = read_json_object(config_path);
+  const JsonView view(config, config_path);
+  const std::string quant_path = (dir / "hf_quant_config.json").string();
+  Json quant;
+  std::optional<JsonView> quant_view;
+  if (std::filesystem::exists(quant_path)) {
+    quant = read_json_object(quant_path);
+    quant_view.emplace(quant, quant_path);
+  }
+  return draft_model(view, quant_view ? &*quant_view : nullptr, std::make_shared<Checkpoint>(dir), on, how);
+}
+
+void check_vocabulary(const Model::Impl& model, const Draft& draft) {
+  if (!model.tokenizer) return;
+  if (static_cast<std::int64_t>(model.tokenizer->size()) > draft.engine.vocab) {
+    throw Error(ErrorCode::bad_file, "[load] tokenizer.json has ids up to " +
+                                         std::to_string(model.tokenizer->size() - 1) +
+                                         ", the model's vocabulary has " +
+                                         std::to_string(draft.engine.vocab) + " entries");
+  }
+}
+
+}  // namespace
+
+Model Model::load(const std::filesystem::path& dir, const Device& on, const LoadOptions& how) {
+  Draft draft = draft_folder(dir, on, how);
+  auto model = std::make_shared<Impl>();
+  read_text_side(dir, *model);
+  check_vocabulary(*model, draft);
+  bring_up(std::move(draft), how, *model);
+  return Model(std::move(model));
+}
+
+ModelInfo Model::inspect(const std::filesystem::path& dir, std::vector<TensorRow>* tensors,
+                         const Device& on, const LoadOptions& how) {
+  const Draft draft = draft_folder(dir, on, how);
+  Impl model;
+  read_text_side(dir, model);
+  check_vocabulary(model, draft);
+  if (tensors != nullptr) {
+    for (const Weight& w : draft.spec.weights) {
+      tensors->push_back({w.name, weight_format_name(w.format),
+                          activation_kind_name(w.activation.kind), w.rows, w.cols, w.bytes()});
+    }
+  }
+  return draft.info;
+}
+
+Model Model::synthetic(const SyntheticOptions& what, const Device& on, const LoadOptions& how) {
+  const auto presets = registries().presets;
+  const auto preset = std::find_if(presets.begin(), presets.end(),
+                                   [&](const ModelPreset& p) { return what.shape == p.name; });
+  if (preset == presets.end()) {
+    std::string known;
+    for (const ModelPreset& p : presets) known += std::string(known.empty() ? "" : ", ") + p.name;
+    throw Error(ErrorCode::not_found,
+                "[synthetic] no shape is called \"" + what.shape + "\"; known are " + known);
+  }
+  Json config = Json::parse(preset->config, preset->name);
+  if (what.layers != 0) {
+    if (what.layers < 0 || what.layers > 1024) {
+      throw Error(ErrorCode::invalid_argument,
+                  "[synthetic] layers: expected 1 to 1024, found " + std::to_string(what.layers));
+    }
+    config.set("num_hidden_layers", what.layers);
+  }
+  auto source = std::make_shared<SyntheticSource>(what.seed, synthetic_policy(what.mix));
+  auto model = std::make_shared<Impl>();
+  bring_up(draft_model(JsonView(config, what.shape), nullptr, source, on, how), how, *model);
+  return Model(std::move(model));
+}
+
+std::vector<std::string> Model::architectures() {
+  std::vector<std::string> names;
+  for (const ModelEntry& e : registries().models) names.emplace_back(e.model_type);
+  return names;
+}
+
+std::vector<std::string> Model::synthetic_shapes() {
+  std::vector<std::string> names;
+  for (const ModelPreset& p : registries().presets) names.emplace_back(p.name);
+  return names;
+}
+
+const ModelInfo& Model::info() const { return impl_->info; }
+bool Model::has_tokenizer() const { return impl_->tokenizer.has_value(); }
+bool Model::has_chat_template() const { return impl_->chat_template.has_value(); }
+const std::vector<std::int32_t>& Model::stop_tokens() const { return impl_->stop_tokens; }
+
+const Tokenizer& Model::tokenizer() const {
+  if (!impl_->tokenizer) throw Error(ErrorCode::not_found, "[model] it has no tokenizer.json");
+  return *impl_->tokenizer;
+}
+
+std::string Model::render_chat(std::span<const ChatMessage> messages, const ChatOptions& how) const {
+  if (!impl_->chat_template) {
+    throw Error(ErrorCode::not_found,
+                "[model] it has no chat template (chat_template.jinja or tokenizer_config.json)");
+  }
+  Json input = impl_->template_tokens;
+  Json::Array list;
+  for (const ChatMessage& m : messages) {
+    list.push_back(Json::Object{{"role", m.role}, {"content", m.content}});
+  }
+  input.set("messages", std::move(list));
+  input.set("add_generation_prompt", how.add_generation_prompt);
+  if (!how.extra_json.empty()) {
+    const Json extra = Json::parse(how.extra_json, "[chat] extra_json");
+    if (!extra.is_object()) {
+      throw Error(ErrorCode::invalid_argument,
+                  std::string("[chat] extra_json: expected an object, found ") + extra.type_name());
+    }
+    for (const auto& [key, value] : extra.as_object()) input.set(key, value);
+  }
+  return impl_->chat_template->render(input);
+}
+
+std::string Model::render_chat(std::string_view user) const {
+  const ChatMessage message{"user", std::string(user)};
+  return render_chat(std::span(&message, 1));
+}
+
+Session Model::new_session() const { return Session(std::make_unique<Session::Impl>(impl_)); }
+StepStats Model::stats() const { return impl_->engine->stats(); }
+
+Device Device::cpu(int threads) {
+  Device d;
+  d.threads = threads;
+  return d;
+}
+
+Device Device::best() {
+  Device d;
+  for (const BackendEntry& e : registries().backends) {
+    if (e.refusal().empty()) {
+      d.backend = e.name;
+      break;
+    }
+  }
+  return d;
+}
+
+}  // namespace nibble

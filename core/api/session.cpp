@@ -1,0 +1,112 @@
+#include "nibble/session.h"
+
+#include <algorithm>
+
+#include "core/api/impl.h"
+#include "nibble/error.h"
+
+namespace nibble {
+namespace {
+
+void check(const Sampling& how) {
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorCode::invalid_argument, "[sampling] " + what);
+  };
+  if (!(how.temperature >= 0)) refuse("temperature: expected 0 or more, found " + std::to_string(how.temperature));
+  if (how.top_k < 0) refuse("top_k: expected 0 or more, found " + std::to_string(how.top_k));
+  if (!(how.top_p > 0 && how.top_p <= 1)) {
+    refuse("top_p: expected more than 0 and at most 1, found " + std::to_string(how.top_p));
+  }
+  if (!(how.min_p >= 0 && how.min_p <= 1)) refuse("min_p: expected 0 to 1, found " + std::to_string(how.min_p));
+  if (!(how.repetition_penalty > 0)) {
+    refuse("repetition_penalty: expected more than 0, found " + std::to_string(how.repetition_penalty));
+  }
+  if (how.max_new_tokens < 0) {
+    refuse("max_new_tokens: expected 0 or more, found " + std::to_string(how.max_new_tokens));
+  }
+  for (const std::string& s : how.stop) {
+    if (s.empty()) refuse("stop: a stop text is empty");
+  }
+}
+
+}  // namespace
+
+const char* stop_reason_name(StopReason r) {
+  constexpr const char* kNames[] = {"none", "stop_token", "stop_text", "length", "context"};
+  return kNames[static_cast<int>(r)];
+}
+
+TokenStream::TokenStream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TokenStream::TokenStream(TokenStream&&) noexcept = default;
+TokenStream& TokenStream::operator=(TokenStream&&) noexcept = default;
+TokenStream::~TokenStream() = default;
+
+bool TokenStream::next(Piece& piece) {
+  if (!impl_->current() || !impl_->model->engine->next(*impl_->sequence, piece.token, impl_->text)) {
+    return false;
+  }
+  piece.text = impl_->text;
+  return true;
+}
+
+StopReason TokenStream::stop_reason() const {
+  return impl_->current() ? impl_->sequence->reason : StopReason::length;
+}
+std::int64_t TokenStream::prompt_tokens() const { return impl_->sequence->prompt_tokens; }
+std::int64_t TokenStream::new_tokens() const { return impl_->sequence->new_tokens; }
+
+std::int64_t Mark::tokens() const { return impl_->place.tokens; }
+std::uint64_t Mark::bytes() const { return impl_->place.state->bytes(); }
+
+Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+Session::~Session() = default;
+
+TokenStream Session::generate(std::span<const std::int32_t> prompt, const Sampling& how) {
+  check(how);
+  impl_->model->engine->submit(*impl_->sequence, prompt, how);
+  auto stream = std::make_unique<TokenStream::Impl>();
+  stream->model = impl_->model;
+  stream->sequence = impl_->sequence;
+  stream->order = impl_->sequence->order;
+  return TokenStream(std::move(stream));
+}
+
+std::vector<double> Session::score(std::span<const std::int32_t> tokens) {
+  return impl_->model->engine->score(*impl_->sequence, tokens);
+}
+
+Mark Session::mark() const {
+  auto mark = std::make_shared<Mark::Impl>();
+  mark->session = impl_.get();
+  mark->place = impl_->model->engine->mark(*impl_->sequence);
+  mark->serial = impl_->next_serial++;
+  impl_->marks.emplace_back(mark->serial, mark->place.tokens);
+  return Mark(std::move(mark));
+}
+
+void Session::rewind(const Mark& to) {
+  const Mark::Impl& mark = to.impl();
+  const auto known = [&](const auto& m) { return m.first == mark.serial; };
+  if (mark.session != impl_.get()) {
+    throw Error(ErrorCode::invalid_argument, "[session] rewind: the mark belongs to another session");
+  }
+  if (std::none_of(impl_->marks.begin(), impl_->marks.end(), known)) {
+    throw Error(ErrorCode::invalid_argument,
+                "[session] rewind: the mark at " + std::to_string(mark.place.tokens) +
+                    " tokens lies on a branch that an earlier rewind or clear left");
+  }
+  impl_->model->engine->rewind(*impl_->sequence, mark.place);
+  std::erase_if(impl_->marks, [&](const auto& m) { return m.second > mark.place.tokens; });
+}
+
+void Session::clear() {
+  impl_->model->engine->clear(*impl_->sequence);
+  impl_->marks.clear();
+}
+
+const std::vector<std::int32_t>& Session::tokens() const { return impl_->sequence->tokens; }
+std::int64_t Session::room() const { return impl_->model->engine->room(*impl_->sequence); }
+
+}  // namespace nibble

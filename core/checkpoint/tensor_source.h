@@ -1,0 +1,44 @@
+// tensor_source.h: where weights come from: a folder of files, a GGUF file, or a generator.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/checkpoint/tensor_info.h"
+#include "core/checkpoint/weight.h"
+
+namespace nibble {
+
+// Names are those of Hugging Face checkpoints. Immutable, safe from any thread.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+
+  virtual const TensorInfo* find(std::string_view name) const = 0;
+  virtual std::span<const TensorInfo> tensors() const = 0;  // fixed for the life of the source
+  virtual bool has(std::string_view scope) const = 0;       // `scope` itself or `scope.anything`
+  virtual std::string describe() const = 0;                 // for errors: a path, or "synthetic"
+  virtual bool synthetic() const { return false; }
+
+  // Keeps the bytes of `tensor` (one of tensors()) alive.
+  virtual std::shared_ptr<const void> owner(const TensorInfo& tensor) const = 0;
+  // The file that holds it, for errors.
+  virtual std::string file_of(const TensorInfo&) const { return describe(); }
+
+  // A source whose weights do not lie in files as such makes them here; nothing means: read the
+  // tensors. `scope` is the name without ".weight".
+  virtual std::optional<Weight> make_matrix(std::string_view, std::int64_t, std::int64_t) const {
+    return std::nullopt;
+  }
+  virtual std::optional<std::vector<float>> make_tensor(std::string_view,
+                                                        const std::vector<std::int64_t>&) const {
+    return std::nullopt;
+  }
+};
+
+}  // namespace nibble

@@ -1,0 +1,237 @@
+#include "core/engine/engine.h"
+
+#include <algorithm>
+
+#include "nibble/error.h"
+
+namespace nibble {
+
+Engine::Engine(std::unique_ptr<Backend> backend, EngineConfig config, const BpeTokenizer* tokenizer)
+    : backend_(std::move(backend)),
+      config_(std::move(config)),
+      tokenizer_(tokenizer),
+      pages_(config_.sizes.pages),
+      sequences_(static_cast<std::size_t>(config_.sizes.slots)) {
+  for (std::int32_t s = config_.sizes.slots; s-- > 0;) free_slots_.push_back(s);
+  const auto rows = static_cast<std::size_t>(config_.step_tokens);
+  batch_.tokens.reserve(rows);
+  batch_.pages.reserve(static_cast<std::size_t>(config_.sizes.pages));
+  for (auto* list : {&views_}) list->reserve(sequences_.size());
+  scheduled_.reserve(sequences_.size());
+  output_owner_.reserve(sequences_.size());
+  batch_.ranges.reserve(sequences_.size());
+  batch_.output_rows.reserve(std::max(sequences_.size(), static_cast<std::size_t>(kPageTokens)));
+  batch_.sampling.reserve(sequences_.size());
+}
+
+std::shared_ptr<Sequence> Engine::open() {
+  const std::lock_guard lock(mutex_);
+  if (free_slots_.empty()) {
+    throw Error(ErrorCode::out_of_memory,
+                "[session] all " + std::to_string(config_.sizes.slots) +
+                    " sequence slots are in use: load with a larger max_sequences or end a session");
+  }
+  auto s = std::make_shared<Sequence>();
+  s->slot = free_slots_.back();
+  backend_->reset_slot(s->slot);
+  free_slots_.pop_back();
+  sequences_[static_cast<std::size_t>(s->slot)] = s;
+  return s;
+}
+
+void Engine::close(Sequence& s) {
+  const std::lock_guard lock(mutex_);
+  pages_.shrink(s.pages, 0);
+  free_slots_.push_back(s.slot);
+  s.running = s.undelivered = false;
+  s.tail_text.clear();
+  sequences_[static_cast<std::size_t>(s.slot)].reset();
+}
+
+void Engine::expect_usable(const Sequence& s) const {
+  if (s.failed) {
+    throw Error(ErrorCode::internal, "[session] an earlier step of this session failed: clear() it first");
+  }
+  if (s.running || s.undelivered) {
+    throw Error(ErrorCode::invalid_argument,
+                "[session] an answer is still running: read its stream to the end or drop it first");
+  }
+}
+
+void Engine::check_tokens(std::span<const std::int32_t> tokens) const {
+  for (const std::int32_t t : tokens) {
+    if (t < 0 || t >= config_.vocab) {
+      throw Error(ErrorCode::invalid_argument, "[session] token id " + std::to_string(t) +
+                                                   " is out of range: the model has ids 0 to " +
+                                                   std::to_string(config_.vocab - 1));
+    }
+  }
+}
+
+std::int64_t Engine::room(const Sequence& s) const {
+  const std::lock_guard lock(mutex_);
+  return config_.capacity - static_cast<std::int64_t>(s.tokens.size());
+}
+
+// Pages for `more` tokens beyond those held, and one more position for the answer.
+void Engine::reserve(Sequence& s, std::int64_t more) {
+  const auto held = static_cast<std::int64_t>(s.tokens.size());
+  if (more >= config_.capacity - held) {
+    throw Error(ErrorCode::context_full,
+                "[session] a prompt of " + std::to_string(more) + " tokens does not fit: the session holds " +
+                    std::to_string(held) + " of " + std::to_string(config_.capacity) +
+                    " positions and one must stay free for the answer (kv_tokens and the model's " +
+                    "max_position_embeddings set the limit)");
+  }
+  if (!pages_.grow(s.pages, held + more)) {
+    throw Error(ErrorCode::context_full,
+                "[session] a prompt of " + std::to_string(more) + " tokens does not fit: it needs " +
+                    std::to_string(pages_for(held + more) - static_cast<std::int64_t>(s.pages.size())) +
+                    " more KV pages of 64 tokens, " + std::to_string(pages_.free_pages()) +
+                    " are free; load with a larger kv_tokens or end other sessions");
+  }
+}
+
+void Engine::submit(Sequence& s, std::span<const std::int32_t> prompt, const Sampling& how) {
+  const std::lock_guard lock(mutex_);
+  expect_usable(s);
+  check_tokens(prompt);
+  check_tokens(how.stop_tokens);
+  if (s.waiting() + static_cast<std::int64_t>(prompt.size()) == 0) {
+    throw Error(ErrorCode::invalid_argument,
+                s.tokens.empty() ? "[session] the prompt is empty and so is the session"
+                                 : "[session] the prompt is empty and no token waits to be run");
+  }
+  reserve(s, static_cast<std::int64_t>(prompt.size()));
+
+  s.tokens.insert(s.tokens.end(), prompt.begin(), prompt.end());
+  if (!prompt.empty()) s.last_sampled = false;
+  s.order = next_order_++;
+  s.how = how;
+  s.stop_tokens = how.stop_tokens;
+  if (!how.ignore_model_stop_tokens) {
+    s.stop_tokens.insert(s.stop_tokens.end(), config_.stop_tokens.begin(), config_.stop_tokens.end());
+  }
+  s.prompt_tokens = s.waiting();
+  s.new_tokens = 0;
+  s.undelivered = false;
+  s.next_text.clear();
+  s.tail_text.clear();
+  s.stop_text = StopText(how.stop);
+  s.decoder.reset();
+  if (tokenizer_ != nullptr) s.decoder.emplace(*tokenizer_, /*skip_special=*/true);
+  s.reason = StopReason::none;
+  s.running = true;
+  if (how.max_new_tokens == 0) finish(s, StopReason::length);
+}
+
+bool Engine::next(Sequence& s, std::int32_t& token, std::string& text) {
+  const std::lock_guard lock(mutex_);
+  while (s.running && !s.undelivered) {
+    if (!step_locked()) throw Error(ErrorCode::internal, "[engine] a running answer has no rows to run");
+  }
+  text.clear();
+  if (s.undelivered) {
+    s.undelivered = false;
+    token = s.next_token;
+    text.swap(s.next_text);
+    return true;
+  }
+  if (s.failed) throw Error(ErrorCode::internal, "[engine] a step of this answer failed");
+  if (s.tail_text.empty()) return false;
+  token = -1;
+  text.swap(s.tail_text);
+  return true;
+}
+
+void Engine::cancel(Sequence& s) {
+  const std::lock_guard lock(mutex_);
+  if (s.undelivered) {
+    // Nobody saw the newest token, so the one before it must wait to be run again.
+    s.undelivered = false;
+    s.tokens.pop_back();
+    --s.new_tokens;
+    s.last_sampled = s.new_tokens > 0;
+    if (s.new_tokens > 0) {
+      s.taken_back.push_back(s.tokens.back());
+      --s.fed;
+      s.keep = 0;
+    }
+  }
+  if (s.running) finish(s, StopReason::length);
+  s.tail_text.clear();
+}
+
+void Engine::finish(Sequence& s, StopReason reason) {
+  s.running = false;
+  s.reason = reason;
+  if (s.decoder && reason != StopReason::stop_text) {
+    const bool stopped = s.stop_text.push(s.decoder->flush(), s.tail_text);
+    if (!stopped) s.stop_text.flush(s.tail_text);
+  }
+}
+
+void Engine::deliver(Sequence& s, std::int32_t token) {
+  s.tokens.push_back(token);
+  s.last_sampled = true;
+  ++s.new_tokens;
+  s.undelivered = true;
+  s.next_token = token;
+  s.next_text.clear();
+  if (std::find(s.stop_tokens.begin(), s.stop_tokens.end(), token) != s.stop_tokens.end()) {
+    finish(s, StopReason::stop_token);
+  } else if (s.decoder && s.stop_text.push(s.decoder->push(token), s.next_text)) {
+    finish(s, StopReason::stop_text);
+  } else if (s.new_tokens >= s.how.max_new_tokens) {
+    finish(s, StopReason::length);
+  } else if (static_cast<std::int64_t>(s.tokens.size()) >= config_.capacity) {
+    finish(s, StopReason::context);
+  }
+}
+
+Engine::Place Engine::mark(Sequence& s) {
+  const std::lock_guard lock(mutex_);
+  expect_usable(s);
+  return {static_cast<std::int64_t>(s.tokens.size()), s.fed, s.last_sampled,
+          backend_->save_slot(s.slot, s.keep)};
+}
+
+void Engine::rewind(Sequence& s, const Place& to) {
+  const std::lock_guard lock(mutex_);
+  if (s.running || s.undelivered) expect_usable(s);
+  backend_->load_slot(s.slot, *to.state);
+  s.tokens.resize(static_cast<std::size_t>(to.tokens));
+  s.fed = to.fed;
+  s.last_sampled = to.last_sampled;
+  s.keep = 0;
+  s.taken_back.clear();
+  s.failed = false;
+  pages_.shrink(s.pages, to.tokens);
+}
+
+void Engine::clear(Sequence& s) {
+  const std::lock_guard lock(mutex_);
+  if (s.running || s.undelivered) expect_usable(s);
+  backend_->reset_slot(s.slot);
+  pages_.shrink(s.pages, 0);
+  const std::int32_t slot = s.slot;
+  s = Sequence{};
+  s.slot = slot;
+}
+
+StepStats Engine::stats() const {
+  const std::lock_guard lock(mutex_);
+  return backend_->stats();
+}
+
+HostState Engine::export_state(Sequence& s) {
+  const std::lock_guard lock(mutex_);
+  return backend_->export_state(s.slot, s.keep, s.pages, s.fed);
+}
+
+void Engine::observe(Observer observer) {
+  const std::lock_guard lock(mutex_);
+  observer_ = std::move(observer);
+}
+
+}  // namespace nibble

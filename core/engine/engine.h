@@ -1,0 +1,88 @@
+// engine.h: the one loop of a model: schedule, batch, run, deliver. Sessions are handles on it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "backends/backend.h"
+#include "core/engine/sequence.h"
+#include "core/schedule/scheduler.h"
+#include "core/state/page_pool.h"
+
+namespace nibble {
+
+struct EngineConfig {
+  std::vector<ProgramClass> classes;  // in the order of the backend's programs
+  StateSizes sizes;
+  std::int64_t step_tokens = 2048;
+  std::int64_t capacity = 0;  // positions that one sequence may have
+  std::int64_t vocab = 0;
+  std::vector<std::int32_t> stop_tokens;
+};
+
+// Thread-safe: every public call takes the engine's lock.
+class Engine {
+ public:
+  Engine(std::unique_ptr<Backend> backend, EngineConfig config, const BpeTokenizer* tokenizer);
+
+  std::shared_ptr<Sequence> open();
+  void close(Sequence& s);
+
+  void submit(Sequence& s, std::span<const std::int32_t> prompt, const Sampling& how);
+  // Steps until the sequence has a piece or its answer has ended. False at the end.
+  bool next(Sequence& s, std::int32_t& token, std::string& text);
+  // Ends the answer at the last piece that was taken.
+  void cancel(Sequence& s);
+  // One step for whoever has rows. False if nobody has.
+  bool step();
+
+  std::vector<double> score(Sequence& s, std::span<const std::int32_t> tokens);
+
+  struct Place {  // what Session::mark keeps
+    std::int64_t tokens = 0, fed = 0;
+    bool last_sampled = false;
+    std::shared_ptr<const Backend::Snapshot> state;
+  };
+  Place mark(Sequence& s);
+  void rewind(Sequence& s, const Place& to);
+  void clear(Sequence& s);
+
+  std::int64_t room(const Sequence& s) const;
+  StepStats stats() const;
+  HostState export_state(Sequence& s);
+  void observe(Observer observer);  // of every op of every later step; empty: none
+  const EngineConfig& config() const { return config_; }
+
+ private:
+  bool step_locked();
+  std::size_t program_for(std::int64_t rows) const;  // of the ranges in scheduled_
+  void append_range(Sequence& s, const ScheduledRange& r);
+  void run(std::size_t program);
+  void deliver(Sequence& s, std::int32_t token);
+  void finish(Sequence& s, StopReason reason);
+  void expect_usable(const Sequence& s) const;
+  void check_tokens(std::span<const std::int32_t> tokens) const;
+  void reserve(Sequence& s, std::int64_t more);
+
+  mutable std::mutex mutex_;
+  std::unique_ptr<Backend> backend_;
+  EngineConfig config_;
+  const BpeTokenizer* tokenizer_;
+  PagePool pages_;
+  std::vector<std::int32_t> free_slots_;
+  std::vector<std::shared_ptr<Sequence>> sequences_;  // by slot
+  std::uint64_t next_order_ = 0;
+  Observer observer_;
+
+  // Reused from step to step.
+  std::vector<SequenceView> views_;
+  std::vector<ScheduledRange> scheduled_;
+  std::vector<Sequence*> output_owner_;
+  Batch batch_;
+  StepOutput output_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,109 @@
+// model.h: a loaded model.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nibble/error.h"
+#include "nibble/export.h"
+#include "nibble/options.h"
+#include "nibble/session.h"
+#include "nibble/tokenizer.h"
+
+namespace nibble {
+
+struct ChatMessage {
+  std::string role, content;
+};
+
+struct ChatOptions {
+  bool add_generation_prompt = true;
+  // A JSON object: more keyword arguments of the template ({"enable_thinking": false}, tools, ...).
+  std::string extra_json;
+};
+
+// What a load found and reserved. Bytes are those of the device's arenas.
+struct ModelInfo {
+  std::string architecture;
+  std::int64_t layers = 0, hidden = 0, vocab = 0, max_positions = 0;
+  std::string backend, device, kernels, profile, activations;
+  int threads = 0;
+  struct FormatRow {
+    std::string format;  // "nvfp4", "fp8", "bf16", ...
+    std::int64_t tensors = 0, parameters = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<FormatRow> formats;
+  // Linear layers of one step: the body runs for every row, the head for rows that are sampled. An
+  // embedding that is only looked up is in neither.
+  struct LinearWork {
+    std::int64_t parameters = 0;
+    std::uint64_t bytes = 0;
+  } body, head;
+  std::uint64_t weight_bytes = 0, constant_bytes = 0, kv_bytes = 0, delta_bytes = 0, scratch_bytes = 0,
+                count_bytes = 0;
+  struct ProgramRow {
+    std::string name;
+    std::int64_t ops = 0;
+    std::uint64_t scratch_bytes = 0;
+  };
+  std::vector<ProgramRow> programs;
+  std::vector<std::string> notes;  // what was skipped or ignored, one line each
+};
+
+// One linear layer (or embedding) of a checkpoint.
+struct TensorRow {
+  std::string name, format, activations;
+  std::int64_t rows = 0, cols = 0;
+  std::uint64_t bytes = 0;
+};
+
+struct SyntheticOptions {
+  std::string shape = "qwen3_5-27b";
+  int layers = 0;               // 0: the shape's own number
+  std::string mix = "nvfp4";    // "nvfp4", "mlp-nvfp4-rest-fp8", "bf16", "f32"
+  std::uint64_t seed = 1;
+};
+
+// Immutable weights and one engine; copies share both. Safe from any thread.
+class NIBBLE_API Model {
+ public:
+  // `dir` holds config.json, safetensors, tokenizer.json, ... Nothing stays half loaded: it throws
+  // Error(not_found | bad_file | unsupported | out_of_memory | cancelled).
+  static Model load(const std::filesystem::path& dir, const Device& on = Device::best(),
+                    const LoadOptions& how = {});
+  // Random weights in the shape of a real model, made in memory; no tokenizer.
+  static Model synthetic(const SyntheticOptions& what, const Device& on = Device::best(),
+                         const LoadOptions& how = {});
+  // What load() would do, without moving weights: tensors by format, memory plan, refusals.
+  static ModelInfo inspect(const std::filesystem::path& dir, std::vector<TensorRow>* tensors = nullptr,
+                           const Device& on = Device::best(), const LoadOptions& how = {});
+  static std::vector<std::string> architectures();
+  static std::vector<std::string> synthetic_shapes();
+
+  const ModelInfo& info() const;
+  bool has_tokenizer() const;
+  const Tokenizer& tokenizer() const;  // throws Error(not_found) for a model without one
+  bool has_chat_template() const;
+  std::string render_chat(std::span<const ChatMessage> messages, const ChatOptions& how = {}) const;
+  std::string render_chat(std::string_view user) const;
+  const std::vector<std::int32_t>& stop_tokens() const;
+
+  // Throws Error(out_of_memory) when max_sequences sessions already hold state.
+  Session new_session() const;
+  StepStats stats() const;  // of all sessions so far
+
+  struct Impl;
+  explicit Model(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  Impl& impl() const { return *impl_; }
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace nibble

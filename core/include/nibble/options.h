@@ -1,0 +1,58 @@
+// options.h: where a model runs, what is fixed at load, how text is generated.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nibble/export.h"
+
+namespace nibble {
+
+// Where a model runs.
+struct NIBBLE_API Device {
+  std::string backend = "cpu";
+  int threads = 0;      // CPU: 0 = all the machine's
+  std::string kernels;  // CPU: "avx512", "avx2", "neon", "portable"; empty = the best available
+
+  static Device cpu(int threads = 0);
+  static Device best();  // the first backend of the registry that finds a device
+};
+
+// Operand of the linear layers' inputs.
+enum class Activations {
+  a16,       // not quantised: the profile's own operand type
+  declared,  // as the checkpoint declares for each module (NVFP4, FP8 per token, ...)
+};
+
+struct LoadProgress {
+  std::string_view stage;  // "reading", "packing"
+  std::uint64_t done = 0, total = 0;  // bytes
+};
+
+// Sizes of every arena follow from these: nothing is allocated after load.
+struct LoadOptions {
+  Activations activations = Activations::a16;
+  int max_sequences = 1;           // sessions that hold state at once
+  std::int64_t kv_tokens = 8192;   // positions of KV cache, shared by all sessions, in pages of 64
+  int step_tokens = 2048;          // rows of the largest step; a multiple of 64
+  int max_drafts = 0;              // reserved rows that a step can take back, beyond the one always there
+  std::function<bool(const LoadProgress&)> on_progress;        // false cancels: Error(cancelled)
+  std::function<void(std::string_view)> on_message;            // "skipped 333 vision tensors"
+};
+
+struct Sampling {
+  float temperature = 0;         // 0: greedy
+  int top_k = 0;                 // 0: all
+  float top_p = 1, min_p = 0;    // 1 and 0: off
+  float repetition_penalty = 1;  // 1: off
+  std::uint64_t seed = 0;
+  int max_new_tokens = 512;
+  std::vector<std::string> stop;               // texts that end the answer and are not part of it
+  std::vector<std::int32_t> stop_tokens;       // beside the model's own
+  bool ignore_model_stop_tokens = false;
+};
+
+}  // namespace nibble

@@ -1,0 +1,71 @@
+#include "core/layers/layers.h"
+
+#include <cmath>
+
+namespace nibble {
+
+std::vector<float> norm_factor(const Weights& w, std::int64_t size, NormWeight kind) {
+  std::vector<float> factor = w.vector(size);
+  if (kind == NormWeight::zero_centred) {
+    for (float& v : factor) v = 1.0f + v;
+  }
+  return factor;
+}
+
+Tensor SwiGluLayer::operator()(Step& s, Tensor x) const {
+  const Tensor gate = gate_proj(s, x), up = up_proj(s, x);
+  return down_proj(s, s.swiglu(name_ + ".swiglu", gate, up));
+}
+
+AttentionLayer::AttentionLayer(const Weights& w, const AttentionConfig& c)
+    : name_(w.name()),
+      config_(c),
+      q_proj(w / "q_proj", std::int64_t{c.shape.heads} * c.shape.head_dim * (c.output_gate ? 2 : 1),
+             c.hidden),
+      k_proj(w / "k_proj", std::int64_t{c.shape.kv_heads} * c.shape.head_dim, c.hidden),
+      v_proj(w / "v_proj", std::int64_t{c.shape.kv_heads} * c.shape.head_dim, c.hidden),
+      o_proj(w / "o_proj", c.hidden, std::int64_t{c.shape.heads} * c.shape.head_dim) {
+  if (c.qk_norm) {
+    q_norm = norm_factor(w / "q_norm", c.shape.head_dim, c.norm_weight);
+    k_norm = norm_factor(w / "k_norm", c.shape.head_dim, c.norm_weight);
+  }
+}
+
+Tensor AttentionLayer::operator()(Step& s, Tensor x) const {
+  const std::int64_t dim = config_.shape.head_dim, heads = config_.shape.heads;
+  const std::int64_t stride = config_.output_gate ? 2 * dim : dim;
+  const Tensor q = q_proj(s, x), k = k_proj(s, x), v = v_proj(s, x);
+  // Views: head h of the queries starts at column h * stride, of the gate dim columns later.
+  const std::int64_t view = (heads - 1) * stride + dim;
+  Tensor y = s.attention(name_, {q.slice(0, view), k, v, stride, config_.qk_norm ? &q_norm : nullptr,
+                                 config_.qk_norm ? &k_norm : nullptr, config_.eps, config_.rope,
+                                 config_.shape, static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)))});
+  if (config_.output_gate) {
+    y = s.sigmoid_gate(name_ + ".gate", y, q.slice(dim, view), config_.shape, stride);
+  }
+  return o_proj(s, y);
+}
+
+GatedDeltaNetLayer::GatedDeltaNetLayer(const Weights& w, const DeltaNetConfig& c)
+    : name_(w.name()),
+      config_(c),
+      in_proj_qkv(w / "in_proj_qkv", c.shape.channels(), c.hidden),
+      in_proj_z(w / "in_proj_z", c.shape.value_channels(), c.hidden),
+      in_proj_a(w / "in_proj_a", c.shape.value_heads, c.hidden),
+      in_proj_b(w / "in_proj_b", c.shape.value_heads, c.hidden),
+      out_proj(w / "out_proj", c.hidden, c.shape.value_channels()),
+      conv1d((w / "conv1d").tensor({c.shape.channels(), 1, c.shape.conv_kernel})),
+      neg_exp_a((w / "A_log").vector(c.shape.value_heads)),
+      dt_bias((w / "dt_bias").vector(c.shape.value_heads)),
+      norm((w / "norm").vector(c.shape.value_dim)) {
+  for (float& a : neg_exp_a) a = static_cast<float>(-std::exp(static_cast<double>(a)));
+}
+
+Tensor GatedDeltaNetLayer::operator()(Step& s, Tensor x) const {
+  const Tensor qkv = in_proj_qkv(s, x), z = in_proj_z(s, x);
+  const Tensor a = in_proj_a(s, x), b = in_proj_b(s, x);
+  const Tensor o = s.delta_net(name_, {qkv, a, b, &conv1d, &neg_exp_a, &dt_bias, config_.shape});
+  return out_proj(s, s.gated_rms_norm(name_ + ".norm", o, z, norm, config_.eps));
+}
+
+}  // namespace nibble

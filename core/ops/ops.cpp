@@ -1,0 +1,21 @@
+#include "core/ops/ops.h"
+
+#include <iterator>
+
+namespace nibble {
+
+const char* section_name(Section s) {
+  constexpr const char* kNames[] = {"decode", "verify", "prefill"};
+  return kNames[static_cast<int>(s)];
+}
+
+const char* op_kind(const OpArgs& args) {
+  constexpr const char* kNames[] = {
+      "embed",          "rms_norm",     "quantize",  "linear",       "delta_conv", "delta_gates",
+      "delta_rule",     "gated_rms_norm", "qk_norm_rope", "attention", "sigmoid_gate", "swiglu",
+      "add",            "gather_rows",  "sample",    "token_logprob"};
+  static_assert(std::size(kNames) == std::variant_size_v<OpArgs>);
+  return kNames[args.index()];
+}
+
+}  // namespace nibble

@@ -1,0 +1,236 @@
+// ops.h: every op that a program may hold. Each struct is a contract: shapes, formula, order of
+// operations and rounding points of profile f32 (the CPU's own); docs/numerics.md lists what other
+// profiles change. T = rows of the batch, all matrices row-major, "chain" = one accumulator from +0,
+// fma in ascending index order. Functions named num:: are those of core/numerics.
+//
+// Row r of every output depends on the sequence of row r only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/checkpoint/weight.h"
+#include "core/program/tensor.h"
+
+namespace nibble {
+
+using WeightId = std::int32_t;    // index into ModelSpec::weights
+using ConstantId = std::int32_t;  // index into ModelSpec::constants; -1: none
+
+// A batch has its rows in three sections, in this order. Ops that touch a sequence's state run once
+// for each section; an empty section returns at once.
+enum class Section : std::uint8_t {
+  decode,   // one row a sequence, token chosen by the model
+  verify,   // several rows a sequence, drafts to be accepted or taken back
+  prefill,  // rows of a prompt
+};
+const char* section_name(Section s);
+
+// y[t, :] = table[token[t], :], widened to y's type. Exact. table [vocab, H]. A quantised table gives
+// Linear's operand of w times its tensor, row or block128 scale, rounded once.
+struct Embed {
+  WeightId table;
+  Tensor y;  // [T, H] f32
+};
+
+// y[t, c] = (x[t, c] * num::rsqrt(sum / cols + eps)) * w[c], sum = tree of fma squares (reduce.h),
+// sum / cols = num::mul(sum, float(1.0 / cols)).   2 flop, 8 bytes an element.
+struct RmsNorm {
+  Tensor x;  // [T, H] f32
+  ConstantId weight;  // [H], (1 + w) already folded in where the model wants it
+  float eps;
+  Tensor y;  // [T, H]
+};
+
+// Activations to the format that the checkpoint declares (ActivationFormat::Kind).
+// amax: the largest |x| of the group, NaN ignored (0 where all are NaN).
+//   nvfp4_static        s[t, g] = e4m3(amax of 16 / 6 / scale) in that order of divisions,
+//                       code = e2m1(x / (s * scale)); s = 0 gives codes 0
+//   fp8_tensor_static   code = e4m3(x / scale)
+//   fp8_token           s[t] = amax / 448 (1 where amax is 0), code = e4m3(x / s[t])
+//   fp8_token_group128  the same for each 128 columns (the last group may be shorter)
+struct Quantize {
+  Tensor x;       // [T, K] f32
+  ActivationFormat format;
+  Tensor codes;   // u8: [T, K / 2] low nibble = even k, or [T, K] e4m3
+  Tensor scales;  // nvfp4: u8 e4m3 [T, K / 16]; fp8_token: f32 [T, 1]; group128: f32 [T, ceil(K/128)]
+};
+
+// y[t, n] = sum_k x[t, k] * w[n, k].
+// Operand of w: nvfp4 code * block scale (exact), fp8 the code, bf16/f16/f32 the value. K is cut in
+// segments of 128 from k = 0; each segment is a chain; total starts at +0 and, segments ascending,
+//   total = total + segment                          (block128 weights: fma(segment, block scale, total);
+//                                                     group128 activations: segment * activation scale first)
+// Then y = total * alpha[n], alpha = tensor or row scale of w (1 for none and block128), and with
+// quantised activations y = y * (static scale or row scale). Activation operand: e2m1 code * e4m3
+// block scale, or the e4m3 code, exact in f32.
+struct Linear {
+  Tensor x;         // [T, K] f32, or Quantize's codes
+  Tensor x_scales;  // Quantize's scales; not valid() for unquantised x and for fp8_tensor_static
+  ActivationFormat x_format;  // Kind::none for unquantised x
+  WeightId weight;  // [N, K]
+  Tensor y;         // [T, N] f32
+};
+
+// Shapes of a gated delta net layer. Channels C = 2 * key_heads * key_dim + value_heads * value_dim,
+// ordered q heads, k heads, v heads. Value head h reads key head h / (value_heads / key_heads).
+struct DeltaShape {
+  std::int32_t key_heads, value_heads, key_dim, value_dim, conv_kernel;
+  std::int64_t key_channels() const { return std::int64_t{key_heads} * key_dim; }
+  std::int64_t value_channels() const { return std::int64_t{value_heads} * value_dim; }
+  std::int64_t channels() const { return 2 * key_channels() + value_channels(); }
+};
+
+// Causal depthwise convolution, silu, then per head of q and k the l2 norm; q also * key_dim^-0.5.
+//   c[t, ch] = chain over j = 0 .. kernel-1 of w[ch, j] * raw[t - kernel + 1 + j, ch], oldest first;
+//              before a sequence's start raw is 0; earlier raw rows come from the conv state
+//   s = num::silu(c); v = s; q, k: s * num::rsqrt(tree of squares over the head + 1e-6),
+//   q then * float(1 / sqrt(key_dim)). Rounded to y's type once, at the end.
+struct DeltaConv {
+  Tensor x;  // [T, C] raw projection
+  ConstantId weight;  // [C, kernel]
+  DeltaShape shape;
+  std::int32_t layer;  // index among delta-net layers of the state
+  Section section;
+  Tensor y;  // [T, C]
+};
+
+// g = neg_exp_a[h] * num::softplus(a + dt_bias[h])  (<= 0),  beta = num::sigmoid(b).
+struct DeltaGates {
+  Tensor a, b;                    // [T, value_heads] f32
+  ConstantId neg_exp_a, dt_bias;  // [value_heads]; neg_exp_a = -exp(A_log), folded at load
+  Tensor g, beta;                 // [T, value_heads] f32
+};
+
+// The gated delta rule (Yang et al., "Gated Delta Networks", arXiv 2412.06464), state S [K, V] f32.
+// decode and verify rows, one after the other:
+//   d = num::exp(g);  S = d * S;  p[v] = chain over k of S[k, v] * key[k];  u[v] = beta * (value[v] - p[v])
+//   S[k, v] = fma(key[k], u[v], S[k, v]);  o[v] = chain over k of S[k, v] * q[k]
+//   The row is kept as a record (key, u, d); the state in memory takes it only when the next step of
+//   the sequence commits it, with these same operations, so taking a row back is moving a cursor.
+// prefill rows, in chunks on the absolute 64-grid (chunk of row at position p: p / 64), C rows each:
+//   G_i = running sum of g from the chunk's first row of this batch (sequential adds from +0)
+//   L[i, j] = (beta_i * (chain over k of k_i k_j)) * num::exp(G_i - G_j)   for j < i
+//   P[i, v] = chain over k of S[k, v] k_i[k];   R[i, v] = beta_i * (value_i[v] - num::exp(G_i) * P[i, v])
+//   u_i[v] = R[i, v] - chain over j < i of L[i, j] u_j[v]                 (forward substitution)
+//   o_i[v] = num::exp(G_i) * (chain over k of S[k, v] q_i[k])
+//            + chain over j <= i of ((chain over k of q_i k_j) * num::exp(G_i - G_j)) u_j[v]
+//   S[k, v] = num::exp(G_last) * S[k, v] + chain over j of (num::exp(G_last - G_j) * k_j[k]) u_j[v]
+// Before the first row of a section's range, S takes the records that Range::keep accepts, oldest
+// first: S[k, v] = fma(key[k], u[v], d * S[k, v]). Columns v know nothing of each other.
+struct DeltaRule {
+  Tensor qkv;      // [T, C], DeltaConv's output
+  Tensor g, beta;  // [T, value_heads] f32
+  DeltaShape shape;
+  std::int32_t layer;
+  Section section;
+  Tensor y;  // [T, value_heads * value_dim] f32
+};
+
+// Per group of `group` columns: y = ((x * num::rsqrt(tree of squares / group + eps)) * w) * num::silu(z).
+struct GatedRmsNorm {
+  Tensor x, z;        // [T, heads * group]
+  ConstantId weight;  // [group]
+  std::int32_t group;
+  float eps;
+  Tensor y;
+};
+
+struct AttentionShape {
+  std::int32_t heads, kv_heads, head_dim;  // query head h reads kv head h / (heads / kv_heads)
+};
+
+// Per head: rms norm of q and k (as RmsNorm over head_dim; skipped where there is no weight), rotary
+// embedding of the first rotary_dim columns, pairs (i, i + rotary_dim / 2):
+//   a' = fma(a, cos, -(b * sin)),  b' = fma(b, cos, a * sin), cos and sin from a table made on the host
+// then k and v go to the KV pages at the row's position, q to its own buffer. Rounded once, at the end.
+struct QkNormRope {
+  Tensor q;                   // head h at columns h * q_head_stride
+  std::int64_t q_head_stride;
+  Tensor k, v;                // [T, kv_heads * head_dim]
+  ConstantId q_norm, k_norm;  // [head_dim] or -1
+  float eps;
+  ConstantId rope;            // [positions, rotary_dim]: cos of all pairs, then sin
+  std::int32_t rotary_dim;
+  AttentionShape shape;
+  std::int32_t layer;  // index among attention layers of the state
+  Tensor q_out;        // [T, heads * head_dim]
+};
+
+// Causal softmax attention over the sequence's KV pages, at positions 0 .. p (p: the row's own).
+//   s_j = (chain over d of q[d] k_j[d]) * scale;  tiles of 64 keys and splits of 1,024 at absolute
+//   positions. In a split: m, l, O start at -inf, 0, 0; for each tile ascending: m' = max(m, max s),
+//   f = num::exp(m - m') (0 at the first tile), p_j = num::exp(s_j - m'), 0 for keys beyond p,
+//   l = fma(l, f, tree sum of the tile's 64 p), O[d] = O[d] * f, then a chain over the keys up to p,
+//   ascending, continues O[d] = fma(p_j, v_j[d], O[d]): what lies behind p changes nothing.
+//   Splits are combined ascending in the same way: f = num::exp(m_a - m), h = num::exp(m_b - m),
+//   l = fma(l_b, h, l_a * f), O = fma(O_b, h, O_a * f).   y = O * num::div(1, l).
+struct Attention {
+  Tensor q;  // [T, heads * head_dim]
+  AttentionShape shape;
+  float scale;
+  std::int32_t layer;
+  Section section;
+  Tensor y;  // [T, heads * head_dim]
+};
+
+// y[t, h * head_dim + d] = x * num::sigmoid(gate[t, h * gate_head_stride + d]).
+struct SigmoidGate {
+  Tensor x;
+  Tensor gate;
+  std::int32_t heads, head_dim;
+  std::int64_t gate_head_stride;
+  Tensor y;
+};
+
+// y = num::silu(gate) * up.
+struct SwiGlu {
+  Tensor gate, up, y;  // [T, I]
+};
+
+// y = a + b: the residual stream, always f32.
+struct Add {
+  Tensor a, b, y;
+};
+
+// y[o, :] = x[output_row[o], :]. Exact.
+struct GatherRows {
+  Tensor x;  // [T, H]
+  Tensor y;  // [outputs, H]
+};
+
+// Next token of each output row from its logits and Batch::sampling. A NaN logit counts as -inf.
+//   penalty r != 1, for ids that the sequence has up to this row: z = z > 0 ? z / r : z * r
+//   temperature 0: the largest z, the lowest id among equals
+//   else candidates by (z descending, id ascending), the first top_k of them (0: all);
+//   p = num::exp(num::div(z - z_first, temperature)), 1 where z equals z_first; the list ends before
+//   the first p < 2^-24, which a draw could not reach; total = tree sum of p in list order; min_p: the
+//   list ends before the first p < min_p; top_p < 1: it ends with the first candidate whose running
+//   sum (f32, from the top) reaches top_p * total; one candidate always stays. With s the running sum
+//   at the list's end and u = num::uniform(seed, position of the new token, 0), the first candidate
+//   whose running sum exceeds u * s is drawn (u * s < s after rounding, so there is one).
+struct Sample {
+  Tensor logits;  // [outputs, vocab] f32
+};
+
+// Batch::targets[o]'s log-probability: z_target - z_max - log(tree sum of num::exp(z - z_max)), the
+// sum in f32; differences and log in double, on the host side of the result. NaN gives NaN.
+struct TokenLogprob {
+  Tensor logits;  // [outputs, vocab] f32
+};
+
+using OpArgs = std::variant<Embed, RmsNorm, Quantize, Linear, DeltaConv, DeltaGates, DeltaRule,
+                            GatedRmsNorm, QkNormRope, Attention, SigmoidGate, SwiGlu, Add, GatherRows,
+                            Sample, TokenLogprob>;
+
+struct Op {
+  std::string name;  // where in the model: "layers.3.self_attn.q_proj"
+  OpArgs args;
+  std::vector<std::int32_t> reads, writes;  // buffers, for the planner
+};
+
+const char* op_kind(const OpArgs& args);  // "rms_norm", "linear", ...
+
+}  // namespace nibble

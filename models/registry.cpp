@@ -1,0 +1,43 @@
+#include "models/registry.h"
+
+#include "models/qwen3_5.h"
+
+namespace nibble {
+namespace {
+
+constexpr ModelEntry kModels[] = {
+    {"qwen3_5", make_qwen3_5},
+    {"qwen3_5_text", make_qwen3_5},
+};
+
+// Public shapes, and a 1-2 B one in the 27B's proportions.
+constexpr ModelPreset kPresets[] = {
+    {"qwen3_5-27b", R"({"model_type": "qwen3_5_text", "vocab_size": 248320, "hidden_size": 5120,
+      "intermediate_size": 17408, "num_hidden_layers": 64, "num_attention_heads": 24,
+      "num_key_value_heads": 4, "head_dim": 256, "hidden_act": "silu", "max_position_embeddings": 262144,
+      "rms_norm_eps": 1e-6, "tie_word_embeddings": false, "full_attention_interval": 4,
+      "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+      "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+      "linear_num_key_heads": 16, "linear_num_value_heads": 48})"},
+    {"qwen3_5-2b", R"({"model_type": "qwen3_5_text", "vocab_size": 151936, "hidden_size": 2048,
+      "intermediate_size": 6912, "num_hidden_layers": 24, "num_attention_heads": 8,
+      "num_key_value_heads": 2, "head_dim": 256, "hidden_act": "silu", "max_position_embeddings": 262144,
+      "rms_norm_eps": 1e-6, "tie_word_embeddings": false, "full_attention_interval": 4,
+      "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+      "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+      "linear_num_key_heads": 8, "linear_num_value_heads": 16})"},
+    {"tiny", R"({"model_type": "qwen3_5_text", "vocab_size": 512, "hidden_size": 128,
+      "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "head_dim": 32, "hidden_act": "silu", "max_position_embeddings": 4096,
+      "rms_norm_eps": 1e-6, "tie_word_embeddings": false, "full_attention_interval": 4,
+      "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+      "linear_conv_kernel_dim": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+      "linear_num_key_heads": 2, "linear_num_value_heads": 4})"},
+};
+
+}  // namespace
+
+std::span<const ModelEntry> model_registry() { return kModels; }
+std::span<const ModelPreset> model_presets() { return kPresets; }
+
+}  // namespace nibble

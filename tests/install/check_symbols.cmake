@@ -1,0 +1,27 @@
+# Every function of nibble.h is a dynamic symbol of LIBRARY, and nothing of our inside is.
+execute_process(COMMAND ${NM} -D --defined-only ${LIBRARY} OUTPUT_VARIABLE symbols RESULT_VARIABLE result)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "${NM} failed on ${LIBRARY}")
+endif()
+
+file(READ ${HEADERS}/nibble.h header)
+string(REGEX MATCHALL "NIBBLE_API [a-z_ ]+\\*?[* ]*nibble_[a-z_]+\\(" declarations "${header}")
+set(count 0)
+foreach(declaration ${declarations})
+  string(REGEX MATCH "nibble_[a-z_]+\\($" name "${declaration}")
+  string(REPLACE "(" "" name "${name}")
+  if(NOT symbols MATCHES " T ${name}\n")
+    message(FATAL_ERROR "${name} is declared in nibble.h and not visible in ${LIBRARY}")
+  endif()
+  math(EXPR count "${count} + 1")
+endforeach()
+if(count LESS 30)
+  message(FATAL_ERROR "found ${count} functions in nibble.h, at least 30 were expected")
+endif()
+
+# Mangled names of the namespaces that no public header mentions.
+foreach(inside 3cpu5 5c_api 6Engine 8Registries)
+  if(symbols MATCHES " [TDBR] [^\n]*6nibble${inside}")
+    message(FATAL_ERROR "an internal symbol is visible: ${CMAKE_MATCH_0}")
+  endif()
+endforeach()

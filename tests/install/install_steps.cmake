@@ -1,0 +1,60 @@
+# One STEP of the install test: install the build tree, or use what was installed from outside.
+function(must)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT result EQUAL 0)
+    string(REPLACE ";" " " command "${ARGN}")
+    message(FATAL_ERROR "${command}\nreturned ${result}:\n${output}")
+  endif()
+endfunction()
+
+if(STEP STREQUAL "install")
+  file(REMOVE_RECURSE ${PREFIX} ${PREFIX}.made ${OUTSIDE})
+  must(${CMAKE_COMMAND} --install ${BUILD} --prefix ${PREFIX}.made)
+  # An installed header may include the standard library and its neighbours, nothing else.
+  file(GLOB headers ${PREFIX}.made/include/nibble/*)
+  list(LENGTH headers count)
+  if(count LESS 9)
+    message(FATAL_ERROR "${count} headers were installed, at least 9 were expected")
+  endif()
+  foreach(header ${headers})
+    file(STRINGS ${header} includes REGEX "#include \"")
+    foreach(line ${includes})
+      if(NOT line MATCHES "#include \"nibble/([a-z_]+\\.hp*)\"" OR
+         NOT EXISTS ${PREFIX}.made/include/nibble/${CMAKE_MATCH_1})
+        message(FATAL_ERROR "${header}: <${line}> is not part of the installed headers")
+      endif()
+    endforeach()
+  endforeach()
+  # No installed text may lead back to the tree that it was built in.
+  file(GLOB_RECURSE texts ${PREFIX}.made/*.cmake ${PREFIX}.made/*.pc)
+  foreach(text ${texts})
+    file(READ ${text} content)
+    string(FIND "${content}" "${BUILD}" at)
+    if(NOT at EQUAL -1)
+      message(FATAL_ERROR "${text} names the build tree ${BUILD}")
+    endif()
+  endforeach()
+  # The package must work where it is moved to.
+  file(RENAME ${PREFIX}.made ${PREFIX})
+elseif(STEP STREQUAL "cmake")
+  must(${CMAKE_COMMAND} -S ${EXAMPLES} -B ${OUTSIDE}/cmake -G ${GENERATOR}
+    -DCMAKE_PREFIX_PATH=${PREFIX} -DCMAKE_BUILD_TYPE=Release
+    -DCMAKE_C_COMPILER=${CC} -DCMAKE_CXX_COMPILER=${CXX}
+    -DCMAKE_C_FLAGS=${FLAGS} -DCMAKE_CXX_FLAGS=${FLAGS})
+  must(${CMAKE_COMMAND} --build ${OUTSIDE}/cmake)
+elseif(STEP STREQUAL "pkgconfig")
+  find_program(PKG_CONFIG pkg-config)
+  if(NOT PKG_CONFIG)
+    message(STATUS "pkg-config is not installed")
+    return()
+  endif()
+  set(ENV{PKG_CONFIG_PATH} ${PREFIX}/${LIBDIR}/pkgconfig)
+  execute_process(COMMAND ${PKG_CONFIG} --cflags --libs nibble
+    OUTPUT_VARIABLE words OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(words)
+  file(MAKE_DIRECTORY ${OUTSIDE})
+  must(${CC} -std=c11 ${FLAGS} ${EXAMPLES}/hello.c -o ${OUTSIDE}/hello_c_pkgconfig ${words}
+    -Wl,-rpath,${PREFIX}/${LIBDIR})
+else()
+  message(FATAL_ERROR "unknown STEP ${STEP}")
+endif()

@@ -1,0 +1,96 @@
+// `nibble chat`: turns on one session.
+#include <gtest/gtest.h>
+
+#include <regex>
+
+#include "tests/tool/run_tool.h"
+
+namespace nibble::test {
+namespace {
+
+struct Turn {
+  int kept, fed;
+};
+
+// "turn 2: 23 tokens kept, 14 to read" lines of --verbose.
+std::vector<Turn> turns(const std::string& err) {
+  std::vector<Turn> out;
+  const std::regex line("turn [0-9]+: ([0-9]+) tokens kept, ([0-9]+) to read");
+  for (std::sregex_iterator it(err.begin(), err.end(), line), end; it != end; ++it) {
+    out.push_back({std::stoi((*it)[1]), std::stoi((*it)[2])});
+  }
+  return out;
+}
+
+TEST(Chat, TwoTurnsThroughAPipePrefillOnlyWhatIsNew) {
+  const ToolRun run = run_tool({"chat", model_path(), "--verbose"},
+                               {.input = "What is the capital of Japan?\nWhat is the capital of Italy?\n"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(run.out, "The capital of Japan is Tokyo.\nThe capital of Italy is Rome.\n");
+  const std::vector<Turn> read = turns(run.err);
+  ASSERT_EQ(read.size(), 2u) << run.err;
+  EXPECT_EQ(read[0].kept, 0);
+  EXPECT_EQ(read[0].fed, 15);  // as the golden rendering
+  // The prompt, seven tokens of the answer and the end token are all still there.
+  EXPECT_EQ(read[1].kept, 23);
+  EXPECT_LE(read[1].fed, 17);
+  EXPECT_EQ(run.err.find("back from"), std::string::npos) << run.err;
+}
+
+TEST(Chat, SecondTurnIsThatOfAFreshSession) {
+  // What the state says after two turns equals one prefill of the same conversation.
+  const ToolRun kept = run_tool({"chat", model_path(), "-q"}, {.input = "What is the capital of Japan?\nAnd of Peru?\n"});
+  ASSERT_EQ(kept.code, 0) << kept.err;
+  const std::string conversation =
+      "<|im_start|>user\nWhat is the capital of Japan?<|im_end|>\n<|im_start|>assistant\nThe capital of Japan is "
+      "Tokyo.<|im_end|>\n<|im_start|>user\nAnd of Peru?<|im_end|>\n<|im_start|>assistant\n";
+  const ToolRun fresh = run_tool({"generate", model_path(), "-p", conversation});
+  ASSERT_EQ(fresh.code, 0) << fresh.err;
+  EXPECT_EQ(kept.out, "The capital of Japan is Tokyo.\n" + fresh.out);
+}
+
+TEST(Chat, RewrittenHistoryGoesBackToAMark) {
+  // The template drops what precedes </think> in earlier answers; trimming drops the stop text's space.
+  const ToolRun run = run_tool({"chat", model_path(), "--verbose", "-n", "4"},
+                               {.input = "What is the capital of Japan?\n/system You are brief.\nAnd of Italy?\n"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_NE(run.err.find("the template rewrote the history: back from token"), std::string::npos) << run.err;
+  const std::vector<Turn> read = turns(run.err);
+  ASSERT_EQ(read.size(), 2u);
+  EXPECT_EQ(read[1].kept, 0) << "a new system message changes the first token";
+}
+
+TEST(Chat, Commands) {
+  const ToolRun run = run_tool({"chat", model_path(), "--verbose"},
+                               {.input = "/help\n/system\n/wrong\nWhat is the capital of Japan?\n/stats\n/reset\n"
+                                         "What is the capital of Japan?\n/exit\nnever read\n"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(run.out, "The capital of Japan is Tokyo.\nThe capital of Japan is Tokyo.\n");
+  EXPECT_NE(run.err.find("/reset  /stats"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("no system message"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("found \"/wrong\""), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("1 turns, 23 tokens held"), std::string::npos) << run.err;
+  const std::vector<Turn> read = turns(run.err);
+  ASSERT_EQ(read.size(), 2u);
+  EXPECT_EQ(read[1].kept, 0);
+  EXPECT_EQ(read[1].fed, 15);
+}
+
+TEST(Chat, AnswerCutShortIsContinuedFrom) {
+  const ToolRun run = run_tool({"chat", model_path(), "--verbose", "-n", "3"},
+                               {.input = "What is the capital of Japan?\nWhat is the capital of Italy?\n"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const std::vector<Turn> read = turns(run.err);
+  ASSERT_EQ(read.size(), 2u);
+  EXPECT_EQ(read[1].kept, 18);
+}
+
+TEST(Chat, TerminalShowsAPrompt) {
+  const ToolRun run = run_on_terminal({"chat", model_path()}, "What is the capital of Japan?\n/exit\n");
+  EXPECT_EQ(run.code, 0) << run.out;
+  EXPECT_NE(run.out.find("> "), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("The capital of Japan is Tokyo."), std::string::npos) << run.out;
+}
+
+}  // namespace
+}  // namespace nibble::test

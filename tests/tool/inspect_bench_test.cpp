@@ -1,0 +1,227 @@
+// `nibble inspect`, `bench` and `perplexity`, and checkpoints that are refused.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <sstream>
+
+#include "tests/tool/run_tool.h"
+
+namespace nibble::test {
+namespace {
+
+TEST(Inspect, Text) {
+  const ToolRun run = run_tool({"inspect", model_path(), "--memory", "--tensors"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  for (const char* part : {"8 layers, hidden 256, vocabulary 4096, 4096 positions", "nvfp4", "bf16", "KV cache",
+                           "delta and conv state", "mixed(2048)", "layers.0.mlp.gate_proj", "lm_head"}) {
+    EXPECT_NE(run.out.find(part), std::string::npos) << part << "\n" << run.out;
+  }
+}
+
+TEST(Inspect, JsonAddsUp) {
+  const ToolRun run = run_tool({"inspect", model_path(), "--json", "--tensors", "--kv-tokens", "100"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Json out = parse_json(run.out);
+  EXPECT_EQ(out.find("layers")->as_int(), 8);
+  std::int64_t bytes = 0, count = 0;
+  for (const Json& row : out.find("formats")->as_array()) {
+    bytes += row.find("bytes")->as_int();
+    count += row.find("tensors")->as_int();
+  }
+  std::int64_t tensor_bytes = 0;
+  for (const Json& row : out.find("tensors")->as_array()) tensor_bytes += row.find("bytes")->as_int();
+  EXPECT_EQ(bytes, tensor_bytes);
+  EXPECT_EQ(static_cast<std::size_t>(count), out.find("tensors")->as_array().size());
+  const Json& memory = *out.find("memory");
+  std::int64_t sum = 0;
+  for (const char* key : {"weight_bytes", "constant_bytes", "kv_bytes", "delta_bytes", "count_bytes", "scratch_bytes"}) {
+    sum += memory.find(key)->as_int();
+  }
+  EXPECT_EQ(sum, memory.find("total_bytes")->as_int());
+  // 128 positions, 2 attention layers, k and v of 2 heads of 64 in float32.
+  EXPECT_EQ(memory.find("kv_bytes")->as_int(), 128 * 2 * 2 * 2 * 64 * 4);
+}
+
+const std::vector<std::string> kTinyBench = {"bench", model_path(), "-p", "64", "-n", "4", "-d", "0,70",
+                                             "-b", "1,3", "-r", "2"};
+
+ToolRun bench(const std::string& output) {
+  std::vector<std::string> args = kTinyBench;
+  args.insert(args.end(), {"-o", output});
+  return run_tool(args);
+}
+
+TEST(Bench, Json) {
+  const ToolRun run = bench("json");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Json out = parse_json(run.out);
+  const Json& header = *out.find("header");
+  EXPECT_GT(header.find("roof")->find("read_bytes_per_second")->as_double(), 1e8);
+  EXPECT_GT(header.find("roof")->find("float_flops_per_second")->as_double(), 1e8);
+  EXPECT_GT(header.find("step_weight_bytes")->as_int(), 4'000'000);
+  EXPECT_LT(header.find("step_weight_bytes")->as_int(), header.find("weight_bytes")->as_int());
+  std::vector<std::string> names;
+  for (const Json& row : out.find("rows")->as_array()) {
+    names.push_back(row.find("test")->as_string() + " b" + std::to_string(row.find("batch")->as_int()));
+    const Json::Array& samples = row.find("samples")->as_array();
+    ASSERT_EQ(samples.size(), 2u);
+    const double a = samples[0].as_double(), b = samples[1].as_double();
+    EXPECT_NEAR(row.find("tokens_per_second")->as_double(), (a + b) / 2, 1e-6 * a);
+    EXPECT_NEAR(row.find("deviation")->as_double(), std::abs(a - b) / std::sqrt(2.0), 1e-6 * a);
+    EXPECT_GT(row.find("roof_part")->as_double(), 0);
+  }
+  const std::vector<std::string> expected = {"pp64 b1", "tg4 b1", "tg4 b3", "tg4 @ d70 b1", "tg4 @ d70 b3"};
+  EXPECT_EQ(names, expected);
+}
+
+TEST(Bench, Markdown) {
+  const ToolRun run = bench("md");
+  ASSERT_EQ(run.code, 0) << run.err;
+  for (const char* part : {"| test", "| pp64 ", "| tg4 @ d70 ", " ± ", " %", "GB/s reads", "GFLOP/s float32", "weights: "}) {
+    EXPECT_NE(run.out.find(part), std::string::npos) << part << "\n" << run.out;
+  }
+}
+
+TEST(Bench, Csv) {
+  const ToolRun run = bench("csv");
+  ASSERT_EQ(run.code, 0) << run.err;
+  std::istringstream lines(run.out);
+  std::string line;
+  std::size_t count = 0, commas = 0;
+  while (std::getline(lines, line)) {
+    const auto here = static_cast<std::size_t>(std::count(line.begin(), line.end(), ','));
+    if (count == 0) {
+      EXPECT_TRUE(line.starts_with("model,backend,device,")) << line;
+      commas = here;
+    }
+    EXPECT_GE(here, commas) << line;
+    ++count;
+  }
+  EXPECT_EQ(count, 6u);
+}
+
+TEST(Bench, SyntheticShapeNeedsNoFiles) {
+  const ToolRun run = run_tool({"bench", "--synthetic", "tiny", "--layers", "2", "--mix", "mlp-nvfp4-rest-fp8", "-p",
+                                "64", "-n", "2", "-d", "0", "-b", "1", "-r", "1", "-o", "json", "--no-roof"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Json out = parse_json(run.out);
+  EXPECT_EQ(out.find("header")->find("layers")->as_int(), 2);
+  EXPECT_EQ(out.find("header")->find("roof"), nullptr);
+  EXPECT_EQ(out.find("rows")->as_array().size(), 2u);
+}
+
+TEST(Perplexity, WindowsAndErrors) {
+  std::string text;
+  for (int i = 0; i < 4; ++i) text += "The capital of France is Paris.\nThe capital of Germany is Berlin.\n";
+  const TempFolder folder;
+  const std::string file = folder.write("text.txt", text);
+  const auto measured = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"perplexity", model_path(), "-f", file, "--json"};
+    args.insert(args.end(), more.begin(), more.end());
+    const ToolRun run = run_tool(args);
+    EXPECT_EQ(run.code, 0) << run.err;
+    return parse_json(run.out);
+  };
+  const Json whole = measured({});
+  const std::int64_t tokens = whole.find("tokens")->as_int();
+  EXPECT_GT(tokens, 40);
+  EXPECT_EQ(whole.find("scored")->as_int(), tokens - 1);
+  EXPECT_EQ(whole.find("windows")->as_int(), 1);
+  const double perplexity = whole.find("perplexity")->as_double();
+  EXPECT_NEAR(perplexity, std::exp(whole.find("mean_nll")->as_double()), 1e-9 * perplexity);
+  EXPECT_GT(perplexity, 1.0);
+  EXPECT_LT(perplexity, 30.0);
+  EXPECT_NEAR(whole.find("perplexity_stderr")->as_double(),
+              perplexity * whole.find("mean_nll_stderr")->as_double(), 1e-9);
+
+  // Windows of 16 that do not overlap lose their first tokens; overlapping ones lose only the text's.
+  const Json apart = measured({"--context", "16"});
+  EXPECT_EQ(apart.find("windows")->as_int(), (tokens + 15) / 16 - (tokens % 16 == 1 ? 1 : 0));
+  EXPECT_EQ(apart.find("scored")->as_int(), tokens - (tokens + 15) / 16);
+  const Json overlapping = measured({"--context", "16", "--stride", "8"});
+  EXPECT_EQ(overlapping.find("scored")->as_int(), tokens - 1);
+  EXPECT_LT(perplexity, apart.find("perplexity")->as_double()) << "more context predicts better here";
+
+  const ToolRun text_run = run_tool({"perplexity", model_path(), "-f", file});
+  EXPECT_NE(text_run.out.find("perplexity  "), std::string::npos) << text_run.out;
+  EXPECT_NE(text_run.out.find(" ± "), std::string::npos) << text_run.out;
+  const ToolRun empty = run_tool({"perplexity", model_path(), "-p", "The"});
+  EXPECT_EQ(empty.code, 1);
+  EXPECT_NE(empty.err.find("expected a text of at least 2 tokens, found 1"), std::string::npos) << empty.err;
+}
+
+// A copy of the model's folder in which one file can be changed.
+class DamagedModel {
+ public:
+  DamagedModel() {
+    for (const auto& entry : std::filesystem::directory_iterator(model_path())) {
+      std::filesystem::copy_file(entry.path(), folder_.path() / entry.path().filename());
+    }
+  }
+  std::filesystem::path file(const std::string& name) const { return folder_.path() / name; }
+  std::string path() const { return folder_.path().string(); }
+  std::filesystem::path shard() const {
+    std::vector<std::filesystem::path> found;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+      if (entry.path().extension() == ".safetensors") found.push_back(entry.path());
+    }
+    return *std::min_element(found.begin(), found.end());
+  }
+  const TempFolder& folder() const { return folder_; }
+
+ private:
+  TempFolder folder_;
+};
+
+void expect_refused(const DamagedModel& model, const std::string& part) {
+  for (const char* command : {"inspect", "generate"}) {
+    std::vector<std::string> args = {command, model.path()};
+    if (std::string(command) == "generate") args.insert(args.end(), {"-p", "The"});
+    const ToolRun run = run_tool(args);
+    EXPECT_EQ(run.code, 3) << command << "\n" << run.err;
+    EXPECT_EQ(run.out, "") << command;
+    EXPECT_TRUE(run.err.starts_with("nibble: ")) << run.err;
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+    EXPECT_NE(run.err.find(part), std::string::npos) << run.err;
+  }
+}
+
+TEST(Refusal, TruncatedShard) {
+  const DamagedModel model;
+  const auto shard = model.shard();
+  std::filesystem::permissions(shard, std::filesystem::perms::owner_write, std::filesystem::perm_options::add);
+  std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 1000);
+  expect_refused(model, shard.filename().string());
+}
+
+TEST(Refusal, ShardThatIsAbsent) {
+  const DamagedModel model;
+  const auto shard = model.shard();
+  std::filesystem::remove(shard);
+  expect_refused(model, shard.filename().string());
+}
+
+TEST(Refusal, BrokenConfig) {
+  const DamagedModel model;
+  std::filesystem::remove(model.file("config.json"));
+  model.folder().write("config.json", "{\"model_type\": \"qwen3_5\", ");
+  expect_refused(model, "config.json");
+}
+
+TEST(Refusal, UnknownArchitectureNamesTheKnown) {
+  const DamagedModel model;
+  std::filesystem::remove(model.file("config.json"));
+  model.folder().write("config.json", "{\"model_type\": \"mamba\"}");
+  expect_refused(model, "qwen3_5");
+}
+
+TEST(Refusal, MoreMemoryThanThereIs) {
+  const ToolRun run = run_tool({"generate", model_path(), "-p", "The", "--kv-tokens", "2000000000"});
+  EXPECT_EQ(run.code, 4) << run.err;
+  EXPECT_NE(run.err.find("kv_tokens"), std::string::npos) << run.err;
+}
+
+}  // namespace
+}  // namespace nibble::test

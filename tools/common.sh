@@ -1,0 +1,91 @@
+# shellcheck shell=bash
+# common.sh: what quickstart.sh and test.sh share. Sourced by them with $root set, not run.
+
+say() {
+  if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then printf '\033[1m==>\033[0m %s\n' "$*"; else printf '==> %s\n' "$*"; fi
+}
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+have() { command -v "$1" >/dev/null 2>&1; }
+version_at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }  # LEAST FOUND
+jobs() { nproc 2>/dev/null || echo 2; }
+
+header_found() { echo "#include <$1>" | "${CXX:-c++}" -std=c++20 -x c++ -E -DPCRE2_CODE_UNIT_WIDTH=8 - >/dev/null 2>&1; }
+
+# packages_missing GROUP...: names from third_party/packages.txt that are not there.
+packages_missing() {
+  local package group check wanted=" $* "
+  while read -r package group check _; do
+    case "$package" in ''|'#'*) continue ;; esac
+    case "$wanted" in *" $group "*) ;; *) continue ;; esac
+    case "$check" in
+      command:c++) have "${CXX:-c++}" ;;
+      command:*) have "${check#command:}" ;;
+      header:*) have "${CXX:-c++}" && header_found "${check#header:}" ;;
+    esac || echo "$package"
+  done <"${root:?}/third_party/packages.txt"
+}
+
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+
+apt_install() {
+  have apt-get || die "these packages are missing and there is no apt-get: $* (see third_party/packages.txt)"
+  [ "$(id -u)" = 0 ] || have sudo || die "these packages are missing; install them as root: apt-get install $*"
+  say "Installing: $*"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+# need_packages GROUP...: installs what is missing; apt is not called when nothing is. What only makes
+# builds quicker comes along when something has to be installed anyway.
+need_packages() {
+  local missing
+  missing=$(packages_missing "$@" | tr '\n' ' ')
+  if [ -z "${missing// /}" ]; then
+    say "Packages: all there"
+  else
+    # shellcheck disable=SC2046,SC2086
+    apt_install $missing $(packages_missing speed)
+  fi
+}
+
+# Ubuntu 22.04's default GCC is 11: a newer one stands beside it.
+need_compiler() {
+  local cxx="${CXX:-c++}" version candidate
+  if "$cxx" --version 2>/dev/null | head -n 1 | grep -qi clang; then return; fi
+  version=$("$cxx" -dumpfullversion 2>/dev/null || echo 0)
+  if version_at_least 12 "$version"; then return; fi
+  for candidate in 14 13 12; do
+    if have "g++-$candidate"; then export CXX="g++-$candidate" CC="gcc-$candidate"; break; fi
+  done
+  if [ -z "${CC:-}" ] || ! have "$CC"; then
+    say "GCC is $version, 12 is needed"
+    apt_install g++-12
+    export CXX=g++-12 CC=gcc-12
+  fi
+  say "Compiler: $CXX"
+}
+
+# Ubuntu 22.04's CMake is 3.22: a newer one goes into build/, from PyPI.
+need_cmake() {
+  local version
+  version=$(cmake --version | head -n 1 | grep -oE '[0-9]+(\.[0-9]+)+')
+  if version_at_least 3.25 "$version"; then return; fi
+  local venv="$root/build/cmake-venv"
+  if [ ! -x "$venv/bin/cmake" ]; then
+    say "CMake is $version, 3.25 is needed: installing one into build/cmake-venv"
+    python3 -c 'import ensurepip' 2>/dev/null || apt_install python3-venv
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install -q 'cmake>=3.25,<4'
+  fi
+  export PATH="$venv/bin:$PATH"
+}
+
+generator() { if have ninja; then echo Ninja; else echo "Unix Makefiles"; fi; }
+
+# fresh_if_generator_changed DIR: a build folder keeps its generator; another one needs a new folder.
+fresh_if_generator_changed() {
+  local used
+  [ -f "$1/CMakeCache.txt" ] || return 0
+  used=$(sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' "$1/CMakeCache.txt")
+  [ "$used" = "$(generator)" ] || { say "$1 was made with $used: starting over"; rm -rf "$1"; }
+}
