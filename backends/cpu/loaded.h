@@ -59,7 +59,6 @@ struct Loaded {
   Block weight_block, state_block, scratch_block;
   std::vector<PackedWeight> weights;
   std::vector<ConstantView> constants;
-  std::vector<std::byte> bookkeeping;
   TokenCounts counts;
   DeltaArena delta{{}, {}, {}};
   KvArena kv{{}, {}, {}};

@@ -12,11 +12,16 @@
 
 namespace nibble::cpu {
 
+// TBB runs no more workers than the machine has cores, and prints a warning when an arena asks for
+// more, unless it is told that so many are meant.
+void allow_threads(int threads);
+
 class Parallel {
  public:
   // threads 0: all that the machine (or the caller's affinity mask) offers.
   explicit Parallel(int threads)
       : arena_(threads > 0 ? threads : oneapi::tbb::task_arena::automatic), threads_(threads) {
+    allow_threads(threads);
     arena_.initialize();
   }
   int threads() const { return threads_ > 0 ? threads_ : arena_.max_concurrency(); }

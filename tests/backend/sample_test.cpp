@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "backends/cpu/cpu_info.h"
 #include "core/numerics/philox.h"
 #include "core/numerics/reduce.h"
 
@@ -19,14 +18,6 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-std::vector<std::string> isas() {
-  std::vector<std::string> found;
-  for (const char* isa : {"portable", "avx2", "avx512", "neon"}) {
-    if (find_sample_kernels(isa) != nullptr) found.push_back(isa);
-  }
-  return found;
-}
 
 // The contract of core/ops/ops.h, read aloud.
 std::int32_t by_the_contract(std::vector<float> z, const std::vector<std::int32_t>& counts,
@@ -68,8 +59,8 @@ std::int32_t by_the_contract(std::vector<float> z, const std::vector<std::int32_
 }
 
 struct Sampler {
-  Sampler(const std::string& isa, int threads, std::int64_t lane_count)
-      : parallel(threads), kernels(*find_sample_kernels(isa)), lanes(lane_count) {}
+  Sampler(Isa with, int threads, std::int64_t lane_count)
+      : isa(with), parallel(threads), lanes(lane_count) {}
 
   std::vector<std::int32_t> operator()(const std::vector<SampleRow>& rows, std::int64_t vocab) {
     workspace.assign(sample_workspace_bytes(vocab, lanes) + 64, std::byte{0xA5});
@@ -77,7 +68,7 @@ struct Sampler {
     std::size_t space = workspace.size();
     std::align(64, workspace.size() - 64, at, space);
     std::vector<std::int32_t> tokens(rows.size(), -1);
-    sample(parallel, kernels, rows, vocab, static_cast<std::byte*>(at), lanes, tokens.data());
+    sample(isa, parallel, rows, vocab, static_cast<std::byte*>(at), lanes, tokens.data());
     return tokens;
   }
   std::int32_t one(const std::vector<float>& logits, const SampleParams& how,
@@ -87,8 +78,8 @@ struct Sampler {
                    static_cast<std::int64_t>(logits.size()))[0];
   }
 
+  Isa isa;
   Parallel parallel;
-  const SampleKernels& kernels;
   std::int64_t lanes;
   std::vector<std::byte> workspace;
 };
@@ -101,9 +92,9 @@ std::vector<float> normal_logits(std::mt19937& random, std::size_t vocab, float 
   return z;
 }
 
-class Sample : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Isas, Sample, testing::ValuesIn(isas()),
-                         [](const auto& p) { return p.param; });
+class Sample : public testing::TestWithParam<Isa> {};
+INSTANTIATE_TEST_SUITE_P(Isas, Sample, testing::ValuesIn(available_isas()),
+                         [](const auto& p) { return std::string(isa_name(p.param)); });
 
 TEST_P(Sample, EqualsTheContract) {
   Sampler sampler(GetParam(), 1, 1);
@@ -309,7 +300,6 @@ TEST_P(Sample, ARowDoesNotFeelItsNeighbours) {
 }
 
 TEST_P(Sample, LogprobsAreThoseOfDouble) {
-  const SampleKernels& kernels = *find_sample_kernels(GetParam());
   std::mt19937 random(5);
   for (const std::size_t vocab : {1u, 31u, 512u, 513u, 5000u, 248320u}) {
     constexpr std::size_t kRows = 3;
@@ -320,7 +310,7 @@ TEST_P(Sample, LogprobsAreThoseOfDouble) {
     for (const int threads : {1, 2, 7}) {
       Parallel parallel(threads);
       std::vector<double> got(kRows, 1);
-      token_logprob(parallel, kernels, z.data(), static_cast<std::int64_t>(stride),
+      token_logprob(GetParam(), parallel, z.data(), static_cast<std::int64_t>(stride),
                     static_cast<std::int64_t>(vocab), targets, got.data());
       for (std::size_t r = 0; r < kRows; ++r) {
         const float* const row = z.data() + r * stride;
@@ -338,20 +328,15 @@ TEST(SampleIsas, LogprobsAreTheSameBits) {
   std::mt19937 random(6);
   const std::vector<float> z = normal_logits(random, 3001, 3, false);
   std::vector<double> got;
-  for (const std::string& isa : isas()) {
+  for (const Isa isa : available_isas()) {
     Parallel parallel(1);
     double value = 0;
     const std::int32_t target = 17;
-    token_logprob(parallel, *find_sample_kernels(isa), z.data(), 3001, 3001, {&target, 1}, &value);
+    token_logprob(isa, parallel, z.data(), 3001, 3001, {&target, 1}, &value);
     got.push_back(value);
   }
   ASSERT_FALSE(got.empty());
   for (const double v : got) EXPECT_EQ(v, got[0]);
-}
-
-TEST(SampleIsas, UnknownSetsAreNotFound) {
-  EXPECT_EQ(find_sample_kernels("sse9"), nullptr);
-  EXPECT_NE(find_sample_kernels("portable"), nullptr);
 }
 
 }  // namespace

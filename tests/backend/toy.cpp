@@ -64,9 +64,11 @@ ToyIds load(Parts parts) {
   std::vector<float>& table = parts.spec.constants.back().data;
   for (std::int64_t p = 0; p < s.positions; ++p) {
     for (std::int64_t i = 0; i < dim / 4; ++i) {
-      const double angle = static_cast<double>(p) * std::pow(1e4, -4.0 * static_cast<double>(i) / static_cast<double>(dim));
+      const double angle = static_cast<double>(p) *
+                           std::pow(1e4, -4.0 * static_cast<double>(i) / static_cast<double>(dim));
       table[static_cast<std::size_t>(p * dim / 2 + i)] = static_cast<float>(std::cos(angle));
-      table[static_cast<std::size_t>(p * dim / 2 + dim / 4 + i)] = static_cast<float>(std::sin(angle));
+      table[static_cast<std::size_t>(p * dim / 2 + dim / 4 + i)] =
+          static_cast<float>(std::sin(angle));
     }
   }
   id.gate = parts.weight("gate", s.inner, s.hidden);
@@ -114,8 +116,7 @@ Tensor attention_layer(ProgramBuilder& p, const ToySizes& s, const ToyIds& id, T
     p.op("attn.core",
          Attention{turned, shape, 1 / std::sqrt(static_cast<float>(dim)), 0, section, y});
   }
-  Tensor gate = q;
-  gate.offset += dim;
+  const Tensor gate = q.slice(dim, q.cols - dim);
   p.op("attn.gate", SigmoidGate{y, gate, shape.heads, shape.head_dim, 2 * dim, gated});
   return p.linear("attn.o", gated, id.o, s.hidden);
 }
@@ -124,7 +125,8 @@ Program toy_program(const ToySizes& s, const ToyIds& id, ProgramClass cls) {
   ProgramBuilder p(cls);
   Tensor x = p.buffer(Rows::tokens, s.hidden);
   p.op("embed", Embed{id.embed, x});
-  if (s.has_delta) x = p.add("delta.add", x, delta_layer(p, s, id, p.norm("delta.in", x, id.norm[0])));
+  if (s.has_delta)
+    x = p.add("delta.add", x, delta_layer(p, s, id, p.norm("delta.in", x, id.norm[0])));
   if (s.has_attention) {
     x = p.add("attn.add", x, attention_layer(p, s, id, p.norm("attn.in", x, id.norm[1])));
   }
@@ -223,12 +225,12 @@ void BatchBuilder::add(Section section, Sequence& s, const std::vector<std::int3
   r.first_row = static_cast<std::int32_t>(batch.rows());
   r.rows = static_cast<std::int32_t>(tokens.size());
   r.keep = keep < 0 ? s.pending : keep;
-  for (std::int32_t i = r.keep; i < s.pending; ++i) {
-    const auto at = s.tokens.size() - static_cast<std::size_t>(s.pending - r.keep);
-    batch.taken_back.push_back({s.slot, s.tokens[at]});
-    s.tokens.erase(s.tokens.begin() + static_cast<std::ptrdiff_t>(at));
-    --s.length;
+  const auto dropped = s.tokens.end() - (s.pending - r.keep);
+  for (auto token = dropped; token != s.tokens.end(); ++token) {
+    batch.taken_back.push_back({s.slot, *token});
   }
+  s.tokens.erase(dropped, s.tokens.end());
+  s.length -= s.pending - r.keep;
   r.position = s.length;
   r.first_page = static_cast<std::int32_t>(batch.pages.size());
   batch.pages.insert(batch.pages.end(), s.pages.begin(), s.pages.end());

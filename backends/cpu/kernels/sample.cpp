@@ -96,13 +96,11 @@ void sum_exp(const float* logits, std::int64_t n, float* largest, float* sum) {
       n, [=](float s, std::int64_t i) { return num::add(s, num::exp(num::sub(logits[i], m))); });
 }
 
-#define NIBBLE_STRING_(x) #x
-#define NIBBLE_STRING(x) NIBBLE_STRING_(x)
-
 }  // namespace
 
-extern const SampleKernels sample_kernels;
-const SampleKernels sample_kernels = {
-    NIBBLE_STRING(NIBBLE_ISA), argmax, condition, gather, probabilities, sum_exp};
+const SampleKernels& sample_kernels() {
+  static constexpr SampleKernels kTable = {argmax, condition, gather, probabilities, sum_exp};
+  return kTable;
+}
 
 }  // namespace nibble::cpu::NIBBLE_ISA

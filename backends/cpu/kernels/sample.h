@@ -3,12 +3,13 @@
 
 #include <cstdint>
 
+#include "backends/cpu/isa.h"
+
 namespace nibble::cpu {
 
 constexpr std::int64_t kSampleBlock = 256;  // logits that share one maximum
 
 struct SampleKernels {
-  const char* isa;
   // Lowest index of the largest; NaN counts as -inf.
   std::int64_t (*argmax)(const float* logits, std::int64_t n);
   // z = logits with NaN as -inf, -0 as +0 and, where counts > 0, the penalty; maxima of each block.
@@ -24,6 +25,8 @@ struct SampleKernels {
   // The largest logit and the tree sum of exp(z - largest).
   void (*sum_exp)(const float* logits, std::int64_t n, float* largest, float* sum);
 };
+
+NIBBLE_ON_EACH_ISA(const SampleKernels& sample_kernels();)
 
 // A candidate as one integer whose ascending order is (logit descending, id ascending).
 // Logits are neither NaN nor -0.

@@ -5,44 +5,17 @@
 #include <functional>
 #include <limits>
 
-#include "backends/cpu/cpu_info.h"
+#include "backends/cpu/kernels/sample.h"
 #include "core/numerics/philox.h"
 #include "core/numerics/reduce.h"
 
 namespace nibble::cpu {
 
-#define NIBBLE_SAMPLE_ISA(isa)               \
-  namespace isa {                            \
-  extern const SampleKernels sample_kernels; \
-  }
-NIBBLE_SAMPLE_ISA(portable)
-#if NIBBLE_HAS_avx2
-NIBBLE_SAMPLE_ISA(avx2)
-#endif
-#if NIBBLE_HAS_avx512
-NIBBLE_SAMPLE_ISA(avx512)
-#endif
-#if NIBBLE_HAS_neon
-NIBBLE_SAMPLE_ISA(neon)
-#endif
-#undef NIBBLE_SAMPLE_ISA
-
-const SampleKernels* find_sample_kernels(std::string_view isa) {
-  if (!has_isa(std::string(isa))) return nullptr;
-  if (isa == "portable") return &portable::sample_kernels;
-#if NIBBLE_HAS_avx2
-  if (isa == "avx2") return &avx2::sample_kernels;
-#endif
-#if NIBBLE_HAS_avx512
-  if (isa == "avx512") return &avx512::sample_kernels;
-#endif
-#if NIBBLE_HAS_neon
-  if (isa == "neon") return &neon::sample_kernels;
-#endif
-  return nullptr;
-}
-
 namespace {
+
+const SampleKernels& kernels_of(Isa isa) {
+  NIBBLE_PICK_ISA(isa, sample_kernels());
+}
 
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 // Below this a candidate adds nothing to a running sum that starts at 1 and cannot be drawn.
@@ -199,8 +172,9 @@ std::uint64_t sample_workspace_bytes(std::int64_t vocab, std::int64_t lanes) {
   return Lane::bytes(vocab) * static_cast<std::uint64_t>(lanes);
 }
 
-void sample(Parallel& parallel, const SampleKernels& kernels, std::span<const SampleRow> rows,
-            std::int64_t vocab, std::byte* workspace, std::int64_t lanes, std::int32_t* tokens) {
+void sample(Isa isa, Parallel& parallel, std::span<const SampleRow> rows, std::int64_t vocab,
+            std::byte* workspace, std::int64_t lanes, std::int32_t* tokens) {
+  const SampleKernels& kernels = kernels_of(isa);
   const auto count = static_cast<std::int64_t>(rows.size());
   parallel(std::min(lanes, count), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t l = begin; l < end; ++l) {
@@ -212,9 +186,9 @@ void sample(Parallel& parallel, const SampleKernels& kernels, std::span<const Sa
   });
 }
 
-void token_logprob(Parallel& parallel, const SampleKernels& kernels, const float* logits,
-                   std::int64_t stride, std::int64_t vocab, std::span<const std::int32_t> targets,
-                   double* logprobs) {
+void token_logprob(Isa isa, Parallel& parallel, const float* logits, std::int64_t stride,
+                   std::int64_t vocab, std::span<const std::int32_t> targets, double* logprobs) {
+  const SampleKernels& kernels = kernels_of(isa);
   const auto count = static_cast<std::int64_t>(targets.size());
   parallel(count, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {

@@ -4,16 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
 
-#include "backends/cpu/kernels/sample.h"
+#include "backends/cpu/isa.h"
 #include "backends/cpu/parallel.h"
 #include "core/schedule/batch.h"
 
 namespace nibble::cpu {
-
-// Null when this build or this processor has no such instruction set.
-const SampleKernels* find_sample_kernels(std::string_view isa);
 
 struct SampleRow {
   const float* logits;         // [vocab]
@@ -27,12 +23,11 @@ struct SampleRow {
 std::uint64_t sample_workspace_bytes(std::int64_t vocab, std::int64_t lanes);
 
 // `lanes` as many as the workspace was made for. tokens[i] belongs to rows[i].
-void sample(Parallel& parallel, const SampleKernels& kernels, std::span<const SampleRow> rows,
-            std::int64_t vocab, std::byte* workspace, std::int64_t lanes, std::int32_t* tokens);
+void sample(Isa isa, Parallel& parallel, std::span<const SampleRow> rows, std::int64_t vocab,
+            std::byte* workspace, std::int64_t lanes, std::int32_t* tokens);
 
 // logprobs[i] of targets[i] under row i of logits [rows, stride]. No scratch.
-void token_logprob(Parallel& parallel, const SampleKernels& kernels, const float* logits,
-                   std::int64_t stride, std::int64_t vocab, std::span<const std::int32_t> targets,
-                   double* logprobs);
+void token_logprob(Isa isa, Parallel& parallel, const float* logits, std::int64_t stride,
+                   std::int64_t vocab, std::span<const std::int32_t> targets, double* logprobs);
 
 }  // namespace nibble::cpu

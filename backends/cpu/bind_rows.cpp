@@ -1,0 +1,187 @@
+// Ops that see one row at a time.
+#include "backends/cpu/binder.h"
+#include "backends/cpu/ops/linear.h"
+#include "backends/cpu/ops/quantize.h"
+#include "backends/cpu/ops/rowwise.h"
+
+namespace nibble::cpu {
+namespace {
+
+using Kind = ActivationFormat::Kind;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// Columns of Quantize's outputs for K values; 0: there is no such tensor.
+std::int64_t code_columns(Kind kind, std::int64_t k) {
+  return kind == Kind::nvfp4_static ? k / 2 : k;
+}
+std::int64_t scale_columns(Kind kind, std::int64_t k) {
+  switch (kind) {
+    case Kind::nvfp4_static:
+      return k / 16;
+    case Kind::fp8_token:
+      return 1;
+    case Kind::fp8_token_group128:
+      return ceil_div(k, 128);
+    default:
+      return 0;
+  }
+}
+DType scale_type(Kind kind) {
+  return kind == Kind::nvfp4_static ? DType::u8 : DType::f32;
+}
+
+}  // namespace
+
+Binder::Call Binder::call(const Embed& a) {
+  const PackedWeight& table = weight(a.table);
+  const View y = f32("y", a.y, table.cols);
+  expect(y.rows == Rows::tokens, "y", "one row for each token");
+  expect(table.rows >= l_.sizes.vocab, "table", "a row for each token of the vocabulary");
+  output_ = a.y;
+  return [&l = l_, &table, y](const Step& step) {
+    embed(l.parallel, table, step.batch.tokens.data(), step.rows(), {y.data, y.stride});
+  };
+}
+
+Binder::Call Binder::call(const RmsNorm& a) {
+  const View x = f32("x", a.x), y = rows_like("y", a.y, x, x.cols);
+  const float* const w = constant("weight", a.weight, x.cols);
+  output_ = a.y;
+  return [&l = l_, x, y, w, eps = a.eps](const Step& step) {
+    rms_norm(l.isa, l.parallel, step.count(x.rows), x.cols, {x.data, x.stride}, w, eps,
+             {y.data, y.stride});
+  };
+}
+
+Binder::Call Binder::call(const Quantize& a) {
+  const View x = f32("x", a.x);
+  const Kind kind = a.format.kind;
+  expect(kind != Kind::none, "format", "a quantised one");
+  expect(kind != Kind::nvfp4_static || x.cols % 16 == 0, "x", "columns in multiples of 16");
+  QuantizeArgs args;
+  args.cols = x.cols;
+  args.format = a.format;
+  args.x = x.data;
+  args.x_stride = x.stride;
+  args.codes = reinterpret_cast<std::uint8_t*>(
+      address("codes", a.codes, DType::u8, code_columns(kind, x.cols)));
+  args.code_stride = a.codes.stride;
+  expect(a.codes.rows == x.rows, "codes", "as many rows as the input");
+  if (const std::int64_t cols = scale_columns(kind, x.cols); cols > 0) {
+    args.scales = address("scales", a.scales, scale_type(kind), cols);
+    args.scale_stride = a.scales.stride;
+    expect(a.scales.rows == x.rows, "scales", "as many rows as the input");
+  }
+  output_ = a.codes;
+  return [&l = l_, args, rows = x.rows](const Step& step) {
+    QuantizeArgs now = args;
+    now.rows = step.count(rows);
+    quantize(l.isa, l.parallel, now);
+  };
+}
+
+Binder::Call Binder::call(const Linear& a) {
+  const PackedWeight& w = weight(a.weight);
+  LinearArgs args;
+  args.weight = &w;
+  args.format = a.x_format;
+  args.x_stride = a.x.stride;
+  const Kind kind = a.x_format.kind;
+  if (kind == Kind::none) {
+    args.x = f32("x", a.x, w.cols).data;
+  } else {
+    args.codes = reinterpret_cast<const std::uint8_t*>(
+        address("x", a.x, DType::u8, code_columns(kind, w.cols)));
+    args.workspace = l_.workspace.data;
+    if (const std::int64_t cols = scale_columns(kind, w.cols); cols > 0) {
+      args.scales = address("x_scales", a.x_scales, scale_type(kind), cols);
+      args.scale_stride = a.x_scales.stride;
+      expect(a.x_scales.rows == a.x.rows, "x_scales", "as many rows as x");
+    }
+  }
+  const View y = f32("y", a.y, w.rows);
+  expect(y.rows == a.x.rows, "y", "as many rows as x");
+  args.y = y.data;
+  args.y_stride = y.stride;
+  output_ = a.y;
+  return [&l = l_, args, rows = y.rows](const Step& step) {
+    LinearArgs now = args;
+    now.rows = step.count(rows);
+    linear(l.isa, l.parallel, now);
+  };
+}
+
+Binder::Call Binder::call(const GatedRmsNorm& a) {
+  const View x = f32("x", a.x), z = rows_like("z", a.z, x, x.cols),
+             y = rows_like("y", a.y, x, x.cols);
+  expect(a.group > 0 && x.cols % a.group == 0, "group", "a divisor of the columns");
+  const float* const w = constant("weight", a.weight, a.group);
+  output_ = a.y;
+  return [&l = l_, x, z, y, w, group = a.group, eps = a.eps](const Step& step) {
+    gated_rms_norm(l.isa, l.parallel, step.count(x.rows), x.cols / group, group, {x.data, x.stride},
+                   {z.data, z.stride}, w, eps, {y.data, y.stride});
+  };
+}
+
+Binder::Call Binder::call(const SigmoidGate& a) {
+  const std::int64_t cols = std::int64_t{a.heads} * a.head_dim;
+  expect(a.heads > 0 && a.head_dim > 0, "heads", "at least one, of at least one column");
+  const View x = f32("x", a.x, cols), gate = rows_like("gate", a.gate, x),
+             y = rows_like("y", a.y, x, cols);
+  // the gate may be a view into rows that hold queries as well: only its last head must lie inside
+  const std::int64_t reach = (a.heads - 1) * a.gate_head_stride + a.head_dim;
+  expect(a.gate_head_stride >= a.head_dim && reach <= gate.cols, "gate", "heads inside the row");
+  output_ = a.y;
+  return [&l = l_, x, gate, y, a](const Step& step) {
+    sigmoid_gate(l.isa, l.parallel, step.count(x.rows), a.heads, a.head_dim, {x.data, x.stride},
+                 {gate.data, gate.stride}, a.gate_head_stride, {y.data, y.stride});
+  };
+}
+
+Binder::Call Binder::call(const SwiGlu& a) {
+  const View gate = f32("gate", a.gate), up = rows_like("up", a.up, gate, gate.cols);
+  const View y = rows_like("y", a.y, gate, gate.cols);
+  output_ = a.y;
+  return [&l = l_, gate, up, y](const Step& step) {
+    swiglu(l.isa, l.parallel, step.count(gate.rows), gate.cols, {gate.data, gate.stride},
+           {up.data, up.stride}, {y.data, y.stride});
+  };
+}
+
+Binder::Call Binder::call(const Add& a) {
+  const View in_a = f32("a", a.a), in_b = rows_like("b", a.b, in_a, in_a.cols);
+  const View y = rows_like("y", a.y, in_a, in_a.cols);
+  output_ = a.y;
+  return [&l = l_, in_a, in_b, y](const Step& step) {
+    add(l.isa, l.parallel, step.count(in_a.rows), in_a.cols, {in_a.data, in_a.stride},
+        {in_b.data, in_b.stride}, {y.data, y.stride});
+  };
+}
+
+Binder::Call Binder::call(const GatherRows& a) {
+  const View x = f32("x", a.x), y = f32("y", a.y, x.cols);
+  expect(x.rows == Rows::tokens, "x", "one row for each token");
+  expect(y.rows == Rows::outputs, "y", "one row for each output");
+  output_ = a.y;
+  return [&l = l_, x, y](const Step& step) {
+    gather_rows(l.parallel, {x.data, x.stride}, step.batch.output_rows.data(), step.outputs(),
+                x.cols, {y.data, y.stride});
+  };
+}
+
+std::pair<std::string, std::string> implementation(const Loaded& l, const Op& op) {
+  const std::string isa = isa_name(l.isa);
+  const auto* linear = std::get_if<Linear>(&op.args);
+  if (linear == nullptr) return {op_kind(op.args), isa};
+  const PackedWeight& w = l.weights[static_cast<std::size_t>(linear->weight)];
+  std::string kind = std::string("linear ") + weight_format_name(w.format);
+  if (linear->x_format.kind != Kind::none) {
+    kind += std::string(" x ") + activation_format_name(linear->x_format.kind);
+  }
+  return {kind, "panels of " + std::to_string(kPanelRows) + ", " + isa};
+}
+
+}  // namespace nibble::cpu
