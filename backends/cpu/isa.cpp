@@ -33,8 +33,8 @@ Isa isa_from_name(const std::string& name) {
     if (name == isa_name(isa)) return isa;
     known += (known.empty() ? "" : ", ") + std::string(isa_name(isa));
   }
-  throw Error(ErrorCode::unsupported,
-              "[cpu] kernels: expected one of " + known + " on this processor, found \"" + name + "\"");
+  throw Error(ErrorCode::unsupported, "[cpu] kernels: expected one of " + known +
+                                          " on this processor, found \"" + name + "\"");
 }
 
 }  // namespace nibble::cpu

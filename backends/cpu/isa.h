@@ -1,5 +1,5 @@
-// isa.h: which compile of the inner loops serves. kernels/*.cpp exist once for each instruction set, in
-// a namespace of its own; drivers pick one through a table of functions.
+// isa.h: which compile of the inner loops serves. kernels/*.cpp exist once for each instruction
+// set, in a namespace of its own; drivers pick one through a table of functions.
 //
 // Files in kernels/ call no function that is shared between instruction sets unless it is always
 // inlined: the linker keeps one copy, and it may be the one that this processor cannot run.
@@ -21,18 +21,29 @@ Isa isa_from_name(const std::string& name);
 
 // NIBBLE_ON_EACH_ISA(const Table& table();) declares it in every namespace of kernels.
 #define NIBBLE_ON_EACH_ISA(declaration) \
-  namespace portable { declaration }    \
-  namespace avx2 { declaration }        \
-  namespace avx512 { declaration }      \
-  namespace neon { declaration }
+  namespace portable {                  \
+  declaration                           \
+  }                                     \
+  namespace avx2 {                      \
+  declaration                           \
+  }                                     \
+  namespace avx512 {                    \
+  declaration                           \
+  }                                     \
+  namespace neon {                      \
+  declaration                           \
+  }
 
 // NIBBLE_PICK_ISA(isa, table()) returns that of `isa`; for files that are compiled once.
 #if defined(NIBBLE_HAS_avx2)
-#define NIBBLE_PICK_ISA(isa, call)              \
-  switch (isa) {                                \
-    case Isa::avx512: return avx512::call;      \
-    case Isa::avx2: return avx2::call;          \
-    default: return portable::call;             \
+#define NIBBLE_PICK_ISA(isa, call) \
+  switch (isa) {                   \
+    case Isa::avx512:              \
+      return avx512::call;         \
+    case Isa::avx2:                \
+      return avx2::call;           \
+    default:                       \
+      return portable::call;       \
   }
 #elif defined(NIBBLE_HAS_neon)
 #define NIBBLE_PICK_ISA(isa, call) return isa == Isa::neon ? neon::call : portable::call

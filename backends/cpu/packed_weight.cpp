@@ -12,8 +12,12 @@ namespace {
 constexpr std::uint64_t kAlign = 64;
 constexpr std::int64_t kMaxDim = std::int64_t{1} << 31;
 
-std::uint64_t aligned(std::uint64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::uint64_t aligned(std::uint64_t n) {
+  return (n + kAlign - 1) / kAlign * kAlign;
+}
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
 
 [[noreturn]] void fail(ErrorCode code, const Weight& w, const std::string& what) {
   throw Error(code, "[pack] " + w.name + ": " + what);
@@ -21,10 +25,13 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 
 int element_bytes(WeightFormat f) {
   switch (f) {
-    case WeightFormat::f32: return 4;
+    case WeightFormat::f32:
+      return 4;
     case WeightFormat::f16:
-    case WeightFormat::bf16: return 2;
-    default: return 1;
+    case WeightFormat::bf16:
+      return 2;
+    default:
+      return 1;
   }
 }
 
@@ -36,8 +43,8 @@ struct Sizes {
 Sizes sizes_of(const Weight& w) {
   if (w.rows <= 0 || w.cols <= 0 || w.rows > kMaxDim || w.cols > kMaxDim) {
     fail(ErrorCode::bad_file, w,
-         "expected a matrix of 1 to 2^31 rows and columns, found [" + std::to_string(w.rows) + ", " +
-             std::to_string(w.cols) + "]");
+         "expected a matrix of 1 to 2^31 rows and columns, found [" + std::to_string(w.rows) +
+             ", " + std::to_string(w.cols) + "]");
   }
   const bool nvfp4 = w.format == WeightFormat::nvfp4;
   if (nvfp4 && w.cols % 16 != 0) {
@@ -47,28 +54,39 @@ Sizes sizes_of(const Weight& w) {
   const std::int64_t blocks = ceil_div(w.rows, kScaleBlock) * ceil_div(w.cols, kScaleBlock);
   std::int64_t scales = 0;
   switch (w.scale_layout) {
-    case ScaleLayout::none: break;
-    case ScaleLayout::tensor: scales = 1; break;
-    case ScaleLayout::row: scales = w.rows; break;
-    case ScaleLayout::block128: scales = blocks; break;
+    case ScaleLayout::none:
+      break;
+    case ScaleLayout::tensor:
+      scales = 1;
+      break;
+    case ScaleLayout::row:
+      scales = w.rows;
+      break;
+    case ScaleLayout::block128:
+      scales = blocks;
+      break;
   }
   if (nvfp4 && w.scale_layout == ScaleLayout::block128) {
-    fail(ErrorCode::unsupported, w, "expected a tensor or row scale for nvfp4, found 128x128 blocks");
+    fail(ErrorCode::unsupported, w,
+         "expected a tensor or row scale for nvfp4, found 128x128 blocks");
   }
   if (w.scales.size() != static_cast<std::uint64_t>(scales)) {
-    fail(ErrorCode::bad_file, w,
-         "expected " + std::to_string(scales) + " scales, found " + std::to_string(w.scales.size()));
+    fail(
+        ErrorCode::bad_file, w,
+        "expected " + std::to_string(scales) + " scales, found " + std::to_string(w.scales.size()));
   }
   Sizes s;
   s.panels = ceil_div(w.rows, kPanelRows);
   s.panel_bytes = nvfp4 ? ceil_div(w.cols, kNvfp4Group) * kNvfp4GroupBytes
                         : static_cast<std::int64_t>(aligned(static_cast<std::uint64_t>(
                               w.cols * kPanelRows * element_bytes(w.format))));
-  const auto codes = checked_mul(static_cast<std::uint64_t>(s.panels),
-                                 static_cast<std::uint64_t>(s.panel_bytes));
-  if (!codes || *codes >> 62 != 0) fail(ErrorCode::bad_file, w, "its packed size exceeds 2^62 bytes");
+  const auto codes =
+      checked_mul(static_cast<std::uint64_t>(s.panels), static_cast<std::uint64_t>(s.panel_bytes));
+  if (!codes || *codes >> 62 != 0)
+    fail(ErrorCode::bad_file, w, "its packed size exceeds 2^62 bytes");
   s.alpha_at = *codes;
-  s.block_at = s.alpha_at + aligned(static_cast<std::uint64_t>(s.panels) * kPanelRows * sizeof(float));
+  s.block_at =
+      s.alpha_at + aligned(static_cast<std::uint64_t>(s.panels) * kPanelRows * sizeof(float));
   if (w.scale_layout == ScaleLayout::block128) s.block_count = static_cast<std::uint64_t>(blocks);
   s.total = s.block_at + aligned(s.block_count * sizeof(float));
   return s;
@@ -77,11 +95,13 @@ Sizes sizes_of(const Weight& w) {
 void expect_bytes(const Weight& w, const char* what, std::uint64_t expected, std::uint64_t found) {
   if (expected != found) {
     fail(ErrorCode::bad_file, w,
-         "expected " + std::to_string(expected) + " bytes of " + what + ", found " + std::to_string(found));
+         "expected " + std::to_string(expected) + " bytes of " + what + ", found " +
+             std::to_string(found));
   }
 }
 
-void pack_nvfp4_panel(const Weight& w, std::int64_t first, int rows, std::byte* out, NibbleOrder order) {
+void pack_nvfp4_panel(const Weight& w, std::int64_t first, int rows, std::byte* out,
+                      NibbleOrder order) {
   const std::int64_t code_stride = w.cols / 2, scale_stride = w.cols / 16;
   for (int r = 0; r < rows; ++r) {
     const std::byte* scales = w.block_scales.data() + (first + r) * scale_stride;
@@ -92,7 +112,8 @@ void pack_nvfp4_panel(const Weight& w, std::int64_t first, int rows, std::byte* 
     int at[4];
     for (int j = 0; j < 4; ++j) at[j] = nibble_at(order, j, r);
     for (std::int64_t k = 0; k < w.cols; k += 4) {
-      std::byte* chunk = out + k / kNvfp4Group * kNvfp4GroupBytes + 64 + k % kNvfp4Group / 4 * kNvfp4ChunkBytes;
+      std::byte* chunk =
+          out + k / kNvfp4Group * kNvfp4GroupBytes + 64 + k % kNvfp4Group / 4 * kNvfp4ChunkBytes;
       const unsigned four = std::to_integer<unsigned>(codes[k / 2]) |
                             std::to_integer<unsigned>(codes[k / 2 + 1]) << 8;
       for (int j = 0; j < 4; ++j) {
@@ -104,7 +125,8 @@ void pack_nvfp4_panel(const Weight& w, std::int64_t first, int rows, std::byte* 
 
 template <int Size>
 void pack_plain_panel(const Weight& w, std::int64_t first, int rows, std::byte* out) {
-  constexpr std::int64_t kBlock = 64;  // k at a time: the panel's lines stay in the first-level cache
+  constexpr std::int64_t kBlock =
+      64;  // k at a time: the panel's lines stay in the first-level cache
   for (std::int64_t k0 = 0; k0 < w.cols; k0 += kBlock) {
     const std::int64_t k1 = std::min(w.cols, k0 + kBlock);
     for (int r = 0; r < rows; ++r) {
@@ -121,11 +143,15 @@ void pack_panel(const Weight& w, const PackedWeight& p, std::int64_t panel, std:
   const std::int64_t first = panel * kPanelRows;
   const int rows = static_cast<int>(std::min<std::int64_t>(kPanelRows, w.rows - first));
   switch (w.format) {
-    case WeightFormat::nvfp4: return pack_nvfp4_panel(w, first, rows, out, p.order);
-    case WeightFormat::f32: return pack_plain_panel<4>(w, first, rows, out);
+    case WeightFormat::nvfp4:
+      return pack_nvfp4_panel(w, first, rows, out, p.order);
+    case WeightFormat::f32:
+      return pack_plain_panel<4>(w, first, rows, out);
     case WeightFormat::f16:
-    case WeightFormat::bf16: return pack_plain_panel<2>(w, first, rows, out);
-    case WeightFormat::fp8_e4m3: return pack_plain_panel<1>(w, first, rows, out);
+    case WeightFormat::bf16:
+      return pack_plain_panel<2>(w, first, rows, out);
+    case WeightFormat::fp8_e4m3:
+      return pack_plain_panel<1>(w, first, rows, out);
   }
 }
 
@@ -135,19 +161,23 @@ NibbleOrder nibble_order(Isa isa) {
   return isa == Isa::avx512 ? NibbleOrder::words : NibbleOrder::bytes;
 }
 
-std::uint64_t packed_bytes(const Weight& weight) { return sizes_of(weight).total; }
+std::uint64_t packed_bytes(const Weight& weight) {
+  return sizes_of(weight).total;
+}
 
 PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, NibbleOrder order) {
   const Sizes s = sizes_of(weight);
   if (reinterpret_cast<std::uintptr_t>(arena) % kAlign != 0) {
     fail(ErrorCode::internal, weight, "expected an arena aligned to 64 bytes");
   }
-  const auto elements = static_cast<std::uint64_t>(weight.rows) * static_cast<std::uint64_t>(weight.cols);
+  const auto elements =
+      static_cast<std::uint64_t>(weight.rows) * static_cast<std::uint64_t>(weight.cols);
   if (weight.format == WeightFormat::nvfp4) {
     expect_bytes(weight, "codes", elements / 2, weight.codes.size());
     expect_bytes(weight, "block scales", elements / 16, weight.block_scales.size());
   } else {
-    expect_bytes(weight, "codes", elements * static_cast<std::uint64_t>(element_bytes(weight.format)),
+    expect_bytes(weight, "codes",
+                 elements * static_cast<std::uint64_t>(element_bytes(weight.format)),
                  weight.codes.size());
   }
 
@@ -164,10 +194,11 @@ PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, Ni
   const std::int64_t padded = s.panels * kPanelRows;
   auto* alpha = reinterpret_cast<float*>(arena + s.alpha_at);
   for (std::int64_t n = 0; n < padded; ++n) {
-    alpha[n] = n >= weight.rows                                ? 0.0f
-               : weight.scale_layout == ScaleLayout::row       ? weight.scales[static_cast<std::size_t>(n)]
-               : weight.scale_layout == ScaleLayout::tensor    ? weight.scales[0]
-                                                               : 1.0f;
+    alpha[n] = n >= weight.rows ? 0.0f
+               : weight.scale_layout == ScaleLayout::row
+                   ? weight.scales[static_cast<std::size_t>(n)]
+               : weight.scale_layout == ScaleLayout::tensor ? weight.scales[0]
+                                                            : 1.0f;
   }
   p.alpha = alpha;
   if (s.block_count > 0) {
@@ -177,7 +208,8 @@ PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, Ni
   }
   parallel(s.panels, std::max<std::int64_t>(1, 65536 / (weight.cols * kPanelRows)),
            [&](std::int64_t begin, std::int64_t end) {
-             for (std::int64_t i = begin; i < end; ++i) pack_panel(weight, p, i, arena + i * s.panel_bytes);
+             for (std::int64_t i = begin; i < end; ++i)
+               pack_panel(weight, p, i, arena + i * s.panel_bytes);
            });
   return p;
 }

@@ -1,9 +1,11 @@
-// packed_weight.h: the one image of a weight in memory. Linear, Embed and a tied head read the same.
+// packed_weight.h: the one image of a weight in memory. Linear, Embed and a tied head read the
+// same.
 //
 // Rows are cut into panels of 16 (the last one padded with zeros), so that a vector holds one k of
 // sixteen outputs and k is walked in ascending order. Every panel starts at a multiple of 64 bytes.
 //   f32, f16, bf16, fp8   k-steps of 16 elements, row order
-//   nvfp4                 groups of 64 k: 64 e4m3 scale bytes (16-k block major, 16 rows each), then 16
+//   nvfp4                 groups of 64 k: 64 e4m3 scale bytes (16-k block major, 16 rows each),
+//   then 16
 //                         chunks of 32 bytes; a chunk holds 4 k-steps of 16 codes (nibble_at)
 // Formats stay what they are: nothing is widened.
 #pragma once
@@ -23,7 +25,8 @@ constexpr int kSegment = 128;  // k of one chain: the contract of Linear
 constexpr int kScaleBlock = 128;
 constexpr int kNvfp4Group = 64, kNvfp4GroupBytes = 64 + 64 * kPanelRows / 2, kNvfp4ChunkBytes = 32;
 
-// Where the code of k-step j (0..3) and row r lies in a chunk, counted in nibbles, low nibble first.
+// Where the code of k-step j (0..3) and row r lies in a chunk, counted in nibbles, low nibble
+// first.
 //   bytes   two byte shuffles and an unpack give bf16 pairs whose even members are rows 0..7
 //   words   16 bits for each row: a shift and a 16-entry permute (AVX-512) give a whole k-step
 enum class NibbleOrder : std::uint8_t { bytes, words };
@@ -47,11 +50,13 @@ struct PackedWeight {
 
 NibbleOrder nibble_order(Isa isa);
 
-// Bytes of the arena that pack() fills. Throws Error(unsupported / bad_file) for a weight whose shape,
-// format and scales do not fit together; looks at the shape only, so codes may be absent still.
+// Bytes of the arena that pack() fills. Throws Error(unsupported / bad_file) for a weight whose
+// shape, format and scales do not fit together; looks at the shape only, so codes may be absent
+// still.
 std::uint64_t packed_bytes(const Weight& weight);
 
-// `arena` is aligned to 64 bytes and holds packed_bytes(weight). The weight is not needed afterwards.
+// `arena` is aligned to 64 bytes and holds packed_bytes(weight). The weight is not needed
+// afterwards.
 PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, NibbleOrder order);
 
 }  // namespace nibble::cpu

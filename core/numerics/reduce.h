@@ -33,6 +33,16 @@ NIBBLE_HD float tree_run(std::int64_t n, Step step) {
   for (int j = 0; i + j < n; ++j) lanes[j] = step(lanes[j], i + j);
   return tree_fold(lanes, L);
 }
+
+// Named and always inlined: a lambda's call operator would be one shared symbol of all instruction sets.
+struct SumStep {
+  const float* x;
+  NIBBLE_HD float operator()(float s, std::int64_t i) const { return add(s, x[i]); }
+};
+struct SquareStep {
+  const float* x;
+  NIBBLE_HD float operator()(float s, std::int64_t i) const { return fma(x[i], x[i], s); }
+};
 }  // namespace detail
 
 // step(sum so far of the lane, index) -> new sum of the lane
@@ -42,11 +52,11 @@ NIBBLE_HD float tree_reduce(std::int64_t n, Step step) {
 }
 
 NIBBLE_HD float tree_sum(const float* x, std::int64_t n) {
-  return tree_reduce(n, [=](float s, std::int64_t i) { return add(s, x[i]); });
+  return tree_reduce(n, detail::SumStep{x});
 }
 
 NIBBLE_HD float tree_sum_squares(const float* x, std::int64_t n) {
-  return tree_reduce(n, [=](float s, std::int64_t i) { return fma(x[i], x[i], s); });
+  return tree_reduce(n, detail::SquareStep{x});
 }
 
 }  // namespace nibble::num

@@ -28,7 +28,8 @@ enum class Section : std::uint8_t {
 };
 const char* section_name(Section s);
 
-// y[t, :] = table[token[t], :], widened to y's type. Exact. table [vocab, H].
+// y[t, :] = table[token[t], :], widened to y's type. Exact. table [vocab, H]. A quantised table gives
+// Linear's operand of w times its tensor, row or block128 scale, rounded once.
 struct Embed {
   WeightId table;
   Tensor y;  // [T, H] f32
@@ -44,6 +45,7 @@ struct RmsNorm {
 };
 
 // Activations to the format that the checkpoint declares (ActivationFormat::Kind).
+// amax: the largest |x| of the group, NaN ignored (0 where all are NaN).
 //   nvfp4_static        s[t, g] = e4m3(amax of 16 / 6 / scale) in that order of divisions,
 //                       code = e2m1(x / (s * scale)); s = 0 gives codes 0
 //   fp8_tensor_static   code = e4m3(x / scale)

@@ -7,7 +7,8 @@
 namespace nibble::cpu::NIBBLE_ISA {
 namespace {
 
-void decode_nvfp4(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t cols, float* x) {
+void decode_nvfp4(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t cols,
+                  float* x) {
   for (std::int64_t g = 0; g < cols / 16; ++g) {
     const float scale = num::e4m3_to_float(scales[g]);
     for (int i = 0; i < 8; ++i) {
@@ -28,6 +29,8 @@ constexpr LinearKernels kKernels{few_rows, many_rows, decode_nvfp4, decode_fp8};
 
 }  // namespace
 
-const LinearKernels& linear_kernels() { return kKernels; }
+const LinearKernels& linear_kernels() {
+  return kKernels;
+}
 
 }  // namespace nibble::cpu::NIBBLE_ISA

@@ -10,13 +10,14 @@
 
 namespace nibble::cpu {
 
-constexpr int kFewRows = 4;       // at most this many rows for few_rows
-constexpr int kBlockRows = 144;   // at most this many for many_rows: 12 tiles of 12, 24 of 6
-constexpr int kGroupPanels = 4;   // panels that many_rows takes over the same rows before the next segment
+constexpr int kFewRows = 4;      // at most this many rows for few_rows
+constexpr int kBlockRows = 144;  // at most this many for many_rows: 12 tiles of 12, 24 of 6
+constexpr int kGroupPanels =
+    4;  // panels that many_rows takes over the same rows before the next segment
 
 struct LinearBlock {
   const PackedWeight* weight;
-  const float* x;          // [rows, cols] the operand
+  const float* x;  // [rows, cols] the operand
   std::int64_t x_stride;
   std::int64_t rows;
   const float* group_scale;  // [rows, segments] scale of each segment's sum, or null
@@ -31,7 +32,8 @@ struct LinearKernels {
   void (*few_rows)(const LinearBlock& block, std::int64_t panel_begin, std::int64_t panel_end);
   void (*many_rows)(const LinearBlock& block, std::int64_t panel_begin, std::int64_t panel_end);
   // Operand rows of quantised activations, [rows, cols] from packed codes.
-  void (*decode_nvfp4)(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t cols, float* x);
+  void (*decode_nvfp4)(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t cols,
+                       float* x);
   void (*decode_fp8)(const std::uint8_t* codes, std::int64_t cols, float* x);
 };
 

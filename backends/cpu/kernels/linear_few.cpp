@@ -1,4 +1,5 @@
-// linear_few.cpp: one to four rows. Weights go from memory through a decoder straight into the chains.
+// linear_few.cpp: one to four rows. Weights go from memory through a decoder straight into the
+// chains.
 //   map   panel = 16 outputs; two segments of a panel at a time for one and two rows: a chain's fma
 //         waits for the one before, and a panel alone has too few chains to hide that
 //   cost  one pass over the weight bytes; 2 * rows flop for each weight
@@ -9,8 +10,8 @@ namespace nibble::cpu::NIBBLE_ISA {
 namespace {
 
 template <WeightFormat F, int Rows, int Segments>
-NIBBLE_INLINE void chains(const LinearBlock& b, const std::byte* panel, std::int64_t k0, std::int64_t count,
-                          F32x16 (&sum)[Segments][Rows]) {
+NIBBLE_INLINE void chains(const LinearBlock& b, const std::byte* panel, std::int64_t k0,
+                          std::int64_t count, F32x16 (&sum)[Segments][Rows]) {
   Decoder<F> decoder[Segments];
   const float* x[Rows];
   for (int s = 0; s < Segments; ++s) decoder[s].open(*b.weight, panel, k0 + s * kSegment, count);
@@ -60,7 +61,8 @@ void panels(const LinearBlock& b, std::int64_t panel_begin, std::int64_t panel_e
       const std::int64_t count = cols - k0 < kSegment ? cols - k0 : kSegment;
       F32x16 sum[1][Rows];
       chains<F, Rows, 1>(b, panel, k0, count, sum);
-      for (int r = 0; r < Rows; ++r) total[r] = add_segment(b, p, k0 / kSegment, r, sum[0][r], total[r]);
+      for (int r = 0; r < Rows; ++r)
+        total[r] = add_segment(b, p, k0 / kSegment, r, sum[0][r], total[r]);
     }
     for (int r = 0; r < Rows; ++r) finish(b, p, r, total[r]);
   }
@@ -70,10 +72,14 @@ template <WeightFormat F>
 void any_rows(const LinearBlock& b, std::int64_t panel_begin, std::int64_t panel_end) {
   static_assert(kFewRows == 4);
   switch (b.rows) {
-    case 1: return panels<F, 1>(b, panel_begin, panel_end);
-    case 2: return panels<F, 2>(b, panel_begin, panel_end);
-    case 3: return panels<F, 3>(b, panel_begin, panel_end);
-    default: return panels<F, 4>(b, panel_begin, panel_end);
+    case 1:
+      return panels<F, 1>(b, panel_begin, panel_end);
+    case 2:
+      return panels<F, 2>(b, panel_begin, panel_end);
+    case 3:
+      return panels<F, 3>(b, panel_begin, panel_end);
+    default:
+      return panels<F, 4>(b, panel_begin, panel_end);
   }
 }
 
@@ -81,11 +87,16 @@ void any_rows(const LinearBlock& b, std::int64_t panel_begin, std::int64_t panel
 
 void few_rows(const LinearBlock& b, std::int64_t panel_begin, std::int64_t panel_end) {
   switch (b.weight->format) {
-    case WeightFormat::f32: return any_rows<WeightFormat::f32>(b, panel_begin, panel_end);
-    case WeightFormat::f16: return any_rows<WeightFormat::f16>(b, panel_begin, panel_end);
-    case WeightFormat::bf16: return any_rows<WeightFormat::bf16>(b, panel_begin, panel_end);
-    case WeightFormat::fp8_e4m3: return any_rows<WeightFormat::fp8_e4m3>(b, panel_begin, panel_end);
-    case WeightFormat::nvfp4: return any_rows<WeightFormat::nvfp4>(b, panel_begin, panel_end);
+    case WeightFormat::f32:
+      return any_rows<WeightFormat::f32>(b, panel_begin, panel_end);
+    case WeightFormat::f16:
+      return any_rows<WeightFormat::f16>(b, panel_begin, panel_end);
+    case WeightFormat::bf16:
+      return any_rows<WeightFormat::bf16>(b, panel_begin, panel_end);
+    case WeightFormat::fp8_e4m3:
+      return any_rows<WeightFormat::fp8_e4m3>(b, panel_begin, panel_end);
+    case WeightFormat::nvfp4:
+      return any_rows<WeightFormat::nvfp4>(b, panel_begin, panel_end);
   }
 }
 

@@ -1,4 +1,5 @@
-// linear_finish.h: what both loops of Linear share: how a segment enters the total, how a total leaves.
+// linear_finish.h: what both loops of Linear share: how a segment enters the total, how a total
+// leaves.
 #pragma once
 
 #include "backends/cpu/kernels/linear.h"
@@ -18,7 +19,8 @@ NIBBLE_INLINE F32x16 add_segment(const LinearBlock& b, std::int64_t panel, std::
   return fma(sum, set1(w.block[panel * kPanelRows / kScaleBlock * across + segment]), total);
 }
 
-NIBBLE_INLINE void finish(const LinearBlock& b, std::int64_t panel, std::int64_t row, F32x16 total) {
+NIBBLE_INLINE void finish(const LinearBlock& b, std::int64_t panel, std::int64_t row,
+                          F32x16 total) {
   const float scale = b.row_scale != nullptr ? b.row_scale[row] : b.tensor_scale;
   const std::int64_t n = panel * kPanelRows;
   const F32x16 y = mul(mul(total, load(b.weight->alpha + n)), set1(scale));

@@ -1,6 +1,6 @@
-// linear_many.cpp: up to kBlockRows rows. For each segment and panel the weights are decoded once into
-// a block [128, 16] of float32 in the first-level cache; a tile of rows x 16 outputs stays in registers
-// over the 128 k of the segment.
+// linear_many.cpp: up to kBlockRows rows. For each segment and panel the weights are decoded once
+// into a block [128, 16] of float32 in the first-level cache; a tile of rows x 16 outputs stays in
+// registers over the 128 k of the segment.
 //   map   tile 6 x 16 (AVX2: 12 of 16 registers), 12 x 32 (AVX-512: 24 of 32); rows of x are reused
 //         from the second-level cache by kGroupPanels panels
 //   cost  decoding once for each kBlockRows rows: 2 to 4 % of the fma time
@@ -18,8 +18,8 @@ constexpr int kTileRows = 6, kTilePanels = 1;
 constexpr int kBlockFloats = kSegment * kPanelRows;
 
 template <WeightFormat F>
-NIBBLE_INLINE void decode(const PackedWeight& w, std::int64_t panel, std::int64_t k0, std::int64_t count,
-                          float* out) {
+NIBBLE_INLINE void decode(const PackedWeight& w, std::int64_t panel, std::int64_t k0,
+                          std::int64_t count, float* out) {
   Decoder<F> decoder;
   decoder.open(w, w.codes + panel * w.panel_bytes, k0, count);
   const std::int64_t chunks = count / 4;
@@ -31,13 +31,19 @@ NIBBLE_INLINE void decode(const PackedWeight& w, std::int64_t panel, std::int64_
   for (std::int64_t k = chunks * 4; k < count; ++k) store(out + k * kPanelRows, decoder.step(k));
 }
 
-void decode_any(const PackedWeight& w, std::int64_t panel, std::int64_t k0, std::int64_t count, float* out) {
+void decode_any(const PackedWeight& w, std::int64_t panel, std::int64_t k0, std::int64_t count,
+                float* out) {
   switch (w.format) {
-    case WeightFormat::f32: return decode<WeightFormat::f32>(w, panel, k0, count, out);
-    case WeightFormat::f16: return decode<WeightFormat::f16>(w, panel, k0, count, out);
-    case WeightFormat::bf16: return decode<WeightFormat::bf16>(w, panel, k0, count, out);
-    case WeightFormat::fp8_e4m3: return decode<WeightFormat::fp8_e4m3>(w, panel, k0, count, out);
-    case WeightFormat::nvfp4: return decode<WeightFormat::nvfp4>(w, panel, k0, count, out);
+    case WeightFormat::f32:
+      return decode<WeightFormat::f32>(w, panel, k0, count, out);
+    case WeightFormat::f16:
+      return decode<WeightFormat::f16>(w, panel, k0, count, out);
+    case WeightFormat::bf16:
+      return decode<WeightFormat::bf16>(w, panel, k0, count, out);
+    case WeightFormat::fp8_e4m3:
+      return decode<WeightFormat::fp8_e4m3>(w, panel, k0, count, out);
+    case WeightFormat::nvfp4:
+      return decode<WeightFormat::nvfp4>(w, panel, k0, count, out);
   }
 }
 
@@ -80,19 +86,31 @@ void tile(const LinearBlock& b, const Tile& t) {
 template <int Panels>
 void any_tile(const LinearBlock& b, const Tile& t, std::int64_t rows) {
   switch (rows) {
-    case 1: return tile<1, Panels>(b, t);
-    case 2: return tile<2, Panels>(b, t);
-    case 3: return tile<3, Panels>(b, t);
-    case 4: return tile<4, Panels>(b, t);
-    case 5: return tile<5, Panels>(b, t);
-    case 6: return tile<6, Panels>(b, t);
+    case 1:
+      return tile<1, Panels>(b, t);
+    case 2:
+      return tile<2, Panels>(b, t);
+    case 3:
+      return tile<3, Panels>(b, t);
+    case 4:
+      return tile<4, Panels>(b, t);
+    case 5:
+      return tile<5, Panels>(b, t);
+    case 6:
+      return tile<6, Panels>(b, t);
 #if defined(NIBBLE_ISA_avx512)
-    case 7: return tile<7, Panels>(b, t);
-    case 8: return tile<8, Panels>(b, t);
-    case 9: return tile<9, Panels>(b, t);
-    case 10: return tile<10, Panels>(b, t);
-    case 11: return tile<11, Panels>(b, t);
-    case 12: return tile<12, Panels>(b, t);
+    case 7:
+      return tile<7, Panels>(b, t);
+    case 8:
+      return tile<8, Panels>(b, t);
+    case 9:
+      return tile<9, Panels>(b, t);
+    case 10:
+      return tile<10, Panels>(b, t);
+    case 11:
+      return tile<11, Panels>(b, t);
+    case 12:
+      return tile<12, Panels>(b, t);
 #endif
   }
 }

@@ -1,8 +1,8 @@
-// panel_decode.h: one panel of a packed weight, four k-steps at a time, as the float32 operands of the
-// contract (nvfp4: code * block scale; fp8: the code; else the value).
+// panel_decode.h: one panel of a packed weight, four k-steps at a time, as the float32 operands of
+// the contract (nvfp4: code * block scale; fp8: the code; else the value).
 //
-// A decoder is opened on a segment of a panel; chunk(c, w) gives k-steps 4c .. 4c + 3 of it, step(k)
-// gives one (tails; nvfp4 never needs it: its K is a multiple of 16).
+// A decoder is opened on a segment of a panel; chunk(c, w) gives k-steps 4c .. 4c + 3 of it,
+// step(k) gives one (tails; nvfp4 never needs it: its K is a multiple of 16).
 #pragma once
 
 #include "backends/cpu/packed_weight.h"
@@ -17,10 +17,12 @@ NIBBLE_INLINE const std::uint8_t* byte_ptr(const std::byte* p) {
 
 #if defined(NIBBLE_ISA_avx2) || defined(NIBBLE_ISA_avx512)
 
-// e4m3 and f16 have the same subnormals, 2^8 apart: eleven bits shifted into an f16, times 256, are exact.
+// e4m3 and f16 have the same subnormals, 2^8 apart: eleven bits shifted into an f16, times 256, are
+// exact.
 NIBBLE_INLINE __m256i e4m3_as_f16(__m128i codes) {
   const __m256i high = _mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 8);
-  const __m256i bits = _mm256_and_si256(_mm256_srai_epi16(high, 1), _mm256_set1_epi16(static_cast<short>(0xBFFF)));
+  const __m256i bits =
+      _mm256_and_si256(_mm256_srai_epi16(high, 1), _mm256_set1_epi16(static_cast<short>(0xBFFF)));
   const __m256i top = _mm256_set1_epi16(0x3F80);
   const __m256i nan = _mm256_cmpeq_epi16(_mm256_and_si256(bits, top), top);
   return _mm256_or_si256(bits, nan);
@@ -30,16 +32,25 @@ NIBBLE_INLINE __m256i e4m3_as_f16(__m128i codes) {
 
 #if defined(NIBBLE_ISA_avx512)
 
-NIBBLE_INLINE F32x16 widen_f16(__m256i h) { return {_mm512_cvtph_ps(h)}; }
+// The unmasked forms of these intrinsics make GCC 12 warn of uninitialised values in its own
+// header; with all lanes selected the masked ones are the same instructions.
+constexpr __mmask16 kAllLanes = 0xFFFF;
+NIBBLE_INLINE F32x16 widen_f16(__m256i h) {
+  return {_mm512_maskz_cvtph_ps(kAllLanes, h)};
+}
+NIBBLE_INLINE __m512i widen_words(const std::uint8_t* p) {
+  return _mm512_maskz_cvtepu16_epi32(kAllLanes,
+                                     _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
 NIBBLE_INLINE F32x16 load_bf16(const std::uint8_t* p) {
-  const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))};
+  return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(kAllLanes, widen_words(p), 16))};
 }
 
 #elif defined(NIBBLE_ISA_avx2)
 
 NIBBLE_INLINE F32x16 widen_f16(__m256i h) {
-  return {_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(h)),
+          _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
 }
 NIBBLE_INLINE F32x16 load_bf16(const std::uint8_t* p) {
   const auto half = [](const std::uint8_t* q) __attribute__((always_inline)) {
@@ -82,9 +93,15 @@ struct WidenF16 {
 struct WidenE4m3 {
   NIBBLE_HD float operator()(std::uint8_t b) const { return num::e4m3_to_float(b); }
 };
-NIBBLE_INLINE F32x16 load_bf16(const std::uint8_t* p) { return load_each<std::uint16_t>(p, WidenBf16{}); }
-NIBBLE_INLINE F32x16 load_f16(const std::uint8_t* p) { return load_each<std::uint16_t>(p, WidenF16{}); }
-NIBBLE_INLINE F32x16 load_e4m3(const std::uint8_t* p) { return load_each<std::uint8_t>(p, WidenE4m3{}); }
+NIBBLE_INLINE F32x16 load_bf16(const std::uint8_t* p) {
+  return load_each<std::uint16_t>(p, WidenBf16{});
+}
+NIBBLE_INLINE F32x16 load_f16(const std::uint8_t* p) {
+  return load_each<std::uint16_t>(p, WidenF16{});
+}
+NIBBLE_INLINE F32x16 load_e4m3(const std::uint8_t* p) {
+  return load_each<std::uint8_t>(p, WidenE4m3{});
+}
 
 #endif
 
@@ -95,7 +112,8 @@ template <int Bytes, class Load>
 struct PlainDecoder {
   const std::uint8_t* p;
 
-  NIBBLE_INLINE void open(const PackedWeight& w, const std::byte* panel, std::int64_t k0, std::int64_t) {
+  NIBBLE_INLINE void open(const PackedWeight& w, const std::byte* panel, std::int64_t k0,
+                          std::int64_t) {
     static_cast<void>(w);
     p = byte_ptr(panel) + k0 * kPanelRows * Bytes;
   }
@@ -135,7 +153,8 @@ struct Decoder<WeightFormat::nvfp4> {
   NibbleOrder order;
   float scales[kSegment / 16 * kPanelRows];
 
-  NIBBLE_INLINE void open(const PackedWeight& w, const std::byte* panel, std::int64_t k0, std::int64_t count) {
+  NIBBLE_INLINE void open(const PackedWeight& w, const std::byte* panel, std::int64_t k0,
+                          std::int64_t count) {
     p = byte_ptr(panel) + k0 / kNvfp4Group * kNvfp4GroupBytes;
     order = w.order;
     for (std::int64_t b = 0; b < count / 16; ++b) {
@@ -148,24 +167,24 @@ struct Decoder<WeightFormat::nvfp4> {
 
 #if defined(NIBBLE_ISA_avx512)
   NIBBLE_INLINE void chunk(std::int64_t c, F32x16* w) const {
-    const __m512 table = _mm512_setr_ps(0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6);
-    const __m512i rows =
-        _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes(c))));
+    const __m512 table =
+        _mm512_setr_ps(0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6);
+    const __m512i rows = widen_words(codes(c));
     const F32x16 scale = load(scales + c / 4 * kPanelRows);
-    w[0] = mul({_mm512_permutexvar_ps(rows, table)}, scale);
-    w[1] = mul({_mm512_permutexvar_ps(_mm512_srli_epi32(rows, 4), table)}, scale);
-    w[2] = mul({_mm512_permutexvar_ps(_mm512_srli_epi32(rows, 8), table)}, scale);
-    w[3] = mul({_mm512_permutexvar_ps(_mm512_srli_epi32(rows, 12), table)}, scale);
+    for (unsigned j = 0; j < 4; ++j) {
+      const __m512i index = _mm512_maskz_srli_epi32(kAllLanes, rows, 4 * j);
+      w[j] = mul({_mm512_maskz_permutexvar_ps(kAllLanes, index, table)}, scale);
+    }
   }
 #elif defined(NIBBLE_ISA_avx2)
   // Two look-ups give the upper and lower byte of a bf16; pairs of those share a 32-bit lane.
   static NIBBLE_INLINE void two_steps(__m256i nibbles, F32x16 scale, F32x16* w) {
-    const __m256i high = _mm256_broadcastsi128_si256(_mm_setr_epi8(
-        0, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40, char(0x80), char(0xBF), char(0xBF), char(0xBF),
-        char(0xC0), char(0xC0), char(0xC0), char(0xC0)));
+    const __m256i high = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40, char(0x80), char(0xBF),
+                      char(0xBF), char(0xBF), char(0xC0), char(0xC0), char(0xC0), char(0xC0)));
     const __m256i low = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, 0, char(0x80), char(0xC0), 0, 0x40, char(0x80), char(0xC0), 0, 0, char(0x80),
-                      char(0xC0), 0, 0x40, char(0x80), char(0xC0)));
+        _mm_setr_epi8(0, 0, char(0x80), char(0xC0), 0, 0x40, char(0x80), char(0xC0), 0, 0,
+                      char(0x80), char(0xC0), 0, 0x40, char(0x80), char(0xC0)));
     const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xFFFF0000u));
     const __m256i h = _mm256_shuffle_epi8(high, nibbles), l = _mm256_shuffle_epi8(low, nibbles);
     const __m256i even = _mm256_unpacklo_epi8(l, h), odd = _mm256_unpackhi_epi8(l, h);

@@ -9,13 +9,19 @@ namespace {
 
 using Kind = ActivationFormat::Kind;
 
-const LinearKernels& kernels_of(Isa isa) { NIBBLE_PICK_ISA(isa, linear_kernels()); }
+const LinearKernels& kernels_of(Isa isa) {
+  NIBBLE_PICK_ISA(isa, linear_kernels());
+}
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
 
 // Rows of the workspace lie a cache line apart from a power of two, so that a tile's rows do not
 // fall on the same cache sets.
-std::int64_t operand_stride(std::int64_t cols) { return ceil_div(cols, 16) * 16 + 16; }
+std::int64_t operand_stride(std::int64_t cols) {
+  return ceil_div(cols, 16) * 16 + 16;
+}
 
 // `x` is the operand of row `first`.
 LinearBlock rows_of(LinearBlock b, std::int64_t first, std::int64_t rows, const float* x) {
@@ -49,7 +55,8 @@ void run_block(const LinearKernels& kernels, Parallel& parallel, const LinearBlo
                const std::int64_t block = i % blocks, first = i / blocks * group;
                const std::int64_t row = all.rows * block / blocks;
                const std::int64_t rows = all.rows * (block + 1) / blocks - row;
-               kernels.many_rows(rows_of(all, row, rows, all.x + row * all.x_stride), first, std::min(first + group, w.panels));
+               kernels.many_rows(rows_of(all, row, rows, all.x + row * all.x_stride), first,
+                                 std::min(first + group, w.panels));
              }
            });
 }
@@ -57,7 +64,8 @@ void run_block(const LinearKernels& kernels, Parallel& parallel, const LinearBlo
 }  // namespace
 
 std::int64_t linear_workspace_bytes(std::int64_t max_rows, std::int64_t cols) {
-  return std::min(max_rows, kOperandRows) * operand_stride(cols) * static_cast<std::int64_t>(sizeof(float));
+  return std::min(max_rows, kOperandRows) * operand_stride(cols) *
+         static_cast<std::int64_t>(sizeof(float));
 }
 
 void linear(Isa isa, Parallel& parallel, const LinearArgs& a) {
@@ -79,17 +87,18 @@ void linear(Isa isa, Parallel& parallel, const LinearArgs& a) {
   }
   for (std::int64_t first = 0; first < a.rows; first += kOperandRows) {
     const std::int64_t rows = std::min(kOperandRows, a.rows - first);
-    parallel(rows, std::max<std::int64_t>(1, 32768 / cols), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r) {
-        const std::uint8_t* codes = a.codes + (first + r) * a.x_stride;
-        float* out = x + r * all.x_stride;
-        if (a.format.kind == Kind::nvfp4_static) {
-          kernels.decode_nvfp4(codes, byte_scales + (first + r) * a.scale_stride, cols, out);
-        } else {
-          kernels.decode_fp8(codes, cols, out);
-        }
-      }
-    });
+    parallel(
+        rows, std::max<std::int64_t>(1, 32768 / cols), [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t r = begin; r < end; ++r) {
+            const std::uint8_t* codes = a.codes + (first + r) * a.x_stride;
+            float* out = x + r * all.x_stride;
+            if (a.format.kind == Kind::nvfp4_static) {
+              kernels.decode_nvfp4(codes, byte_scales + (first + r) * a.scale_stride, cols, out);
+            } else {
+              kernels.decode_fp8(codes, cols, out);
+            }
+          }
+        });
     run_block(kernels, parallel, rows_of(all, first, rows, x));
   }
 }

@@ -1,4 +1,5 @@
-// linear.h: y[t, n] = sum_k x[t, k] * w[n, k] for any number of rows; contract: core/ops/ops.h Linear.
+// linear.h: y[t, n] = sum_k x[t, k] * w[n, k] for any number of rows; contract: core/ops/ops.h
+// Linear.
 //   x [rows, cols] f32, or Quantize's codes and scales    y [rows, weight rows] f32
 //   map   a grid of (rows block, panels) over threads; which thread gets what changes no bit
 //   quantised x is decoded to operands, kOperandRows rows at a time, in the caller's workspace

@@ -42,8 +42,9 @@ double best_seconds(const std::function<void()>& f, double budget) {
 }
 
 struct Aligned {
-  explicit Aligned(std::uint64_t n) : p(static_cast<std::byte*>(::operator new(n, std::align_val_t{64}))) {}
-  ~Aligned() { ::operator delete(p, std::align_val_t{64}); }
+  explicit Aligned(std::uint64_t n)
+      : p(static_cast<std::byte*>(::operator new (n, std::align_val_t{64}))) {}
+  ~Aligned() { ::operator delete (p, std::align_val_t{64}); }
   Aligned(const Aligned&) = delete;
   Aligned& operator=(const Aligned&) = delete;
   std::byte* p;
@@ -74,7 +75,8 @@ constexpr double kSpinFlop = 2;
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 0;
   const cpu::Isa isa = cpu::isa_from_name(argc > 2 ? argv[2] : "");
-  const std::int64_t n = argc > 3 ? std::atoll(argv[3]) : 8192, k = argc > 4 ? std::atoll(argv[4]) : 5120;
+  const std::int64_t n = argc > 3 ? std::atoll(argv[3]) : 8192,
+                     k = argc > 4 ? std::atoll(argv[4]) : 5120;
   cpu::Parallel parallel(threads);
   own_time = parallel.threads() == 1;
   std::mt19937 random(1);
@@ -115,7 +117,8 @@ int main(int argc, char** argv) {
   std::vector<float> x(static_cast<std::size_t>(512 * k)), y(static_cast<std::size_t>(512 * n));
   std::uniform_real_distribution<float> unit(-1, 1);
   for (float& v : x) v = unit(random);
-  for (const WeightFormat format : {WeightFormat::nvfp4, WeightFormat::fp8_e4m3, WeightFormat::bf16}) {
+  for (const WeightFormat format :
+       {WeightFormat::nvfp4, WeightFormat::fp8_e4m3, WeightFormat::bf16}) {
     Weight w;
     w.name = "bench";
     w.format = format;
@@ -123,9 +126,11 @@ int main(int argc, char** argv) {
     w.cols = k;
     w.scale_layout = ScaleLayout::tensor;
     w.scales = {0.01f};
-    std::vector<std::byte> codes(static_cast<std::size_t>(
-        format == WeightFormat::nvfp4 ? n * k / 2 : format == WeightFormat::bf16 ? n * k * 2 : n * k));
-    for (std::byte& b : codes) b = static_cast<std::byte>(random() & (format == WeightFormat::bf16 ? 0x3F : 0xBF));
+    std::vector<std::byte> codes(static_cast<std::size_t>(format == WeightFormat::nvfp4  ? n * k / 2
+                                                          : format == WeightFormat::bf16 ? n * k * 2
+                                                                                         : n * k));
+    for (std::byte& b : codes)
+      b = static_cast<std::byte>(random() & (format == WeightFormat::bf16 ? 0x3F : 0xBF));
     const std::vector<std::byte> scales(static_cast<std::size_t>(n * k / 16), std::byte{0x38});
     w.codes = codes;
     if (format == WeightFormat::nvfp4) w.block_scales = scales;
@@ -146,8 +151,10 @@ int main(int argc, char** argv) {
       const double s = best_seconds([&] { cpu::linear(isa, parallel, a); }, 0.3);
       const double flop = 2.0 * static_cast<double>(rows * n * k) / s * 1e-9;
       const double bytes = static_cast<double>(packed.bytes) / s * 1e-9;
-      std::printf("  T %4lld  %9.3f ms  %7.1f GFLOP/s (%5.1f %% of peak)  %6.1f GB/s (%5.1f %% of read)\n",
-                  static_cast<long long>(rows), s * 1e3, flop, 100 * flop / peak, bytes, 100 * bytes / bandwidth);
+      std::printf(
+          "  T %4lld  %9.3f ms  %7.1f GFLOP/s (%5.1f %% of peak)  %6.1f GB/s (%5.1f %% of read)\n",
+          static_cast<long long>(rows), s * 1e3, flop, 100 * flop / peak, bytes,
+          100 * bytes / bandwidth);
     }
   }
 }
