@@ -111,13 +111,15 @@ struct DeltaGates {
 //   The row is kept as a record (key, u, d); the state in memory takes it only when the next step of
 //   the sequence commits it, with these same operations, so taking a row back is moving a cursor.
 // prefill rows, in chunks on the absolute 64-grid (chunk of row at position p: p / 64), C rows each:
-//   G_i = running sum of g from the chunk's first row of this batch (sequential adds)
-//   L[i, j] = beta_i * (chain over k of k_i k_j) * num::exp(G_i - G_j)   for j < i
+//   G_i = running sum of g from the chunk's first row of this batch (sequential adds from +0)
+//   L[i, j] = (beta_i * (chain over k of k_i k_j)) * num::exp(G_i - G_j)   for j < i
 //   P[i, v] = chain over k of S[k, v] k_i[k];   R[i, v] = beta_i * (value_i[v] - num::exp(G_i) * P[i, v])
 //   u_i[v] = R[i, v] - chain over j < i of L[i, j] u_j[v]                 (forward substitution)
 //   o_i[v] = num::exp(G_i) * (chain over k of S[k, v] q_i[k])
-//            + chain over j <= i of (chain over k of q_i k_j) * num::exp(G_i - G_j) * u_j[v]
+//            + chain over j <= i of ((chain over k of q_i k_j) * num::exp(G_i - G_j)) u_j[v]
 //   S[k, v] = num::exp(G_last) * S[k, v] + chain over j of (num::exp(G_last - G_j) * k_j[k]) u_j[v]
+// Before the first row of a section's range, S takes the records that Range::keep accepts, oldest
+// first: S[k, v] = fma(key[k], u[v], d * S[k, v]). Columns v know nothing of each other.
 struct DeltaRule {
   Tensor qkv;      // [T, C], DeltaConv's output
   Tensor g, beta;  // [T, value_heads] f32
@@ -160,9 +162,9 @@ struct QkNormRope {
 // Causal softmax attention over the sequence's KV pages, at positions 0 .. p (p: the row's own).
 //   s_j = (chain over d of q[d] k_j[d]) * scale;  tiles of 64 keys and splits of 1,024 at absolute
 //   positions. In a split: m, l, O start at -inf, 0, 0; for each tile ascending: m' = max(m, max s),
-//   f = num::exp(m - m') (0 at the first tile), p_j = num::exp(s_j - m'), keys beyond p give 0,
-//   l = fma(l, f, tree sum of the tile's 64 p), O[d] = O[d] * f, then a chain over j ascending continues
-//   O[d] = fma(p_j, v_j[d], O[d]).
+//   f = num::exp(m - m') (0 at the first tile), p_j = num::exp(s_j - m'), 0 for keys beyond p,
+//   l = fma(l, f, tree sum of the tile's 64 p), O[d] = O[d] * f, then a chain over the keys up to p,
+//   ascending, continues O[d] = fma(p_j, v_j[d], O[d]): what lies behind p changes nothing.
 //   Splits are combined ascending in the same way: f = num::exp(m_a - m), h = num::exp(m_b - m),
 //   l = fma(l_b, h, l_a * f), O = fma(O_b, h, O_a * f).   y = O * num::div(1, l).
 struct Attention {
