@@ -9,7 +9,7 @@
 
 #include "core/base/json.h"
 #include "core/engine/engine.h"
-#include "core/text/chat/chat_template.h"
+#include "core/text/chat/template.h"
 #include "core/text/tokenizer.h"
 #include "nibble/model.h"
 

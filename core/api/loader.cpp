@@ -5,6 +5,7 @@
 #include <map>
 
 #include "core/api/registries.h"
+#include "core/base/mapped_file.h"
 #include "core/checkpoint/json_file.h"
 #include "core/checkpoint/quant_config.h"
 #include "nibble/error.h"
@@ -83,6 +84,17 @@ void describe_formats(const ModelSpec& spec, ModelInfo& info) {
   for (auto& [name, row] : rows) info.formats.push_back(std::move(row));
 }
 
+void describe_work(const ModelSpec& spec, ModelInfo& info) {
+  for (const Op& op : spec.programs.front().ops) {
+    const auto* linear = std::get_if<Linear>(&op.args);
+    if (linear == nullptr) continue;
+    const Weight& w = spec.weights[static_cast<std::size_t>(linear->weight)];
+    ModelInfo::LinearWork& work = linear->x.rows == Rows::tokens ? info.body : info.head;
+    work.parameters += w.rows * w.cols;
+    work.bytes += w.bytes();
+  }
+}
+
 }  // namespace
 
 std::string human_bytes(std::uint64_t bytes) {
@@ -151,6 +163,7 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
   d.info.scratch_bytes = d.memory.scratch;
   d.info.count_bytes = d.memory.counts;
   describe_formats(d.spec, d.info);
+  describe_work(d.spec, d.info);
   return d;
 }
 

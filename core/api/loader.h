@@ -7,6 +7,7 @@
 
 #include "core/api/impl.h"
 #include "core/checkpoint/tensor_source.h"
+#include "core/layers/decoder.h"
 #include "nibble/model.h"
 
 namespace nibble {

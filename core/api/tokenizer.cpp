@@ -6,6 +6,10 @@ namespace nibble {
 
 Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
+Tokenizer Tokenizer::load(const std::filesystem::path& dir) {
+  return Tokenizer(std::make_shared<const Impl>(Impl{BpeTokenizer::from_file(dir / "tokenizer.json")}));
+}
+
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
   return impl_->bpe.encode(text, add_special);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/engine/stop_text.h"
+#include "core/text/decode_stream.h"
 #include "core/text/tokenizer.h"
 #include "nibble/options.h"
 #include "nibble/session.h"

@@ -39,6 +39,12 @@ struct ModelInfo {
     std::uint64_t bytes = 0;
   };
   std::vector<FormatRow> formats;
+  // Linear layers of one step: the body runs for every row, the head for rows that are sampled. An
+  // embedding that is only looked up is in neither.
+  struct LinearWork {
+    std::int64_t parameters = 0;
+    std::uint64_t bytes = 0;
+  } body, head;
   std::uint64_t weight_bytes = 0, constant_bytes = 0, kv_bytes = 0, delta_bytes = 0, scratch_bytes = 0,
                 count_bytes = 0;
   struct ProgramRow {

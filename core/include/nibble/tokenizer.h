@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +17,8 @@ namespace nibble {
 // Immutable, copies share; safe from any thread.
 class NIBBLE_API Tokenizer {
  public:
+  // tokenizer.json of a folder, without its weights. Throws Error(not_found | bad_file | unsupported).
+  static Tokenizer load(const std::filesystem::path& dir);
   // add_special: tokens that the post-processor adds (a BOS, say).
   std::vector<std::int32_t> encode(std::string_view text, bool add_special = true) const;
   // Ill-formed UTF-8 becomes U+FFFD. Throws Error(invalid_argument) for an id that does not exist.

@@ -1,0 +1,174 @@
+// cmd_inspect.cpp: `nibble inspect`: what a checkpoint is and what loading it would take.
+#include <fmt/format.h>
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "core/base/json.h"
+#include "tools/args.h"
+#include "tools/command.h"
+#include "tools/failure.h"
+#include "tools/load.h"
+#include "tools/table.h"
+#include "tools/units.h"
+
+namespace nibble::tool {
+namespace {
+
+constexpr const char* kFooter = R"(Nothing is loaded: headers are read and the memory is planned for the options given here. A
+checkpoint that nibble refuses ends with status 3 and the reason.
+
+Examples:
+  nibble inspect models/qwen
+  nibble inspect models/qwen --memory --kv-tokens 131072 --max-sequences 4
+  nibble inspect models/qwen --tensors --json)";
+
+std::uint64_t total_bytes(const ModelInfo& info) {
+  return info.weight_bytes + info.constant_bytes + info.kv_bytes + info.delta_bytes + info.scratch_bytes +
+         info.count_bytes;
+}
+
+std::string summary(const ModelInfo& info) {
+  return fmt::format(
+      "architecture  {}\n"
+      "size          {} layers, hidden {}, vocabulary {}, {} positions\n"
+      "runs on       {} ({}), {} threads, kernels {}\n"
+      "arithmetic    profile {}, activations {}\n",
+      info.architecture, info.layers, info.hidden, info.vocab, info.max_positions, info.backend, info.device,
+      info.threads, info.kernels, info.profile, info.activations);
+}
+
+std::string formats_table(const ModelInfo& info) {
+  Table table({{"format"}, {"tensors", true}, {"parameters", true}, {"size", true}, {"bits each", true}});
+  const auto add = [&](const std::string& name, std::int64_t tensors, std::int64_t parameters, std::uint64_t bytes) {
+    const double bits = parameters > 0 ? 8.0 * static_cast<double>(bytes) / static_cast<double>(parameters) : 0;
+    table.add({name, std::to_string(tensors), format_count(static_cast<std::uint64_t>(parameters)),
+               format_bytes(bytes), fmt::format("{:.2f}", bits)});
+  };
+  ModelInfo::FormatRow sum;
+  for (const auto& row : info.formats) {
+    add(row.format, row.tensors, row.parameters, row.bytes);
+    sum.tensors += row.tensors;
+    sum.parameters += row.parameters;
+    sum.bytes += row.bytes;
+  }
+  add("all", sum.tensors, sum.parameters, sum.bytes);
+  return table.aligned();
+}
+
+std::string memory_table(const ModelInfo& info) {
+  Table table({{"memory"}, {"size", true}, {"bytes", true}});
+  const auto add = [&](const char* name, std::uint64_t bytes) {
+    table.add({name, format_bytes(bytes), std::to_string(bytes)});
+  };
+  add("weights", info.weight_bytes);
+  add("constants (norms, decays)", info.constant_bytes);
+  add("KV cache", info.kv_bytes);
+  add("delta and conv state", info.delta_bytes);
+  add("token counts (penalty)", info.count_bytes);
+  add("scratch (largest program)", info.scratch_bytes);
+  add("all", total_bytes(info));
+  std::string out = table.aligned();
+  if (info.programs.empty()) return out;
+  Table programs({{"program"}, {"ops", true}, {"scratch", true}});
+  for (const auto& row : info.programs) {
+    programs.add({row.name, std::to_string(row.ops), format_bytes(row.scratch_bytes)});
+  }
+  return out + "\n" + programs.aligned();
+}
+
+std::string tensor_table(const std::vector<TensorRow>& tensors) {
+  Table table({{"tensor"}, {"format"}, {"rows", true}, {"columns", true}, {"size", true}, {"activations"}});
+  for (const TensorRow& t : tensors) {
+    table.add({t.name, t.format, std::to_string(t.rows), std::to_string(t.cols), format_bytes(t.bytes),
+               t.activations});
+  }
+  return table.aligned();
+}
+
+Json to_json(const ModelInfo& info, const std::vector<TensorRow>* tensors) {
+  Json::Array formats, programs, notes(info.notes.begin(), info.notes.end());
+  for (const auto& row : info.formats) {
+    formats.push_back(Json::Object{{"format", row.format}, {"tensors", row.tensors},
+                                   {"parameters", row.parameters}, {"bytes", row.bytes}});
+  }
+  for (const auto& row : info.programs) {
+    programs.push_back(Json::Object{{"name", row.name}, {"ops", row.ops}, {"scratch_bytes", row.scratch_bytes}});
+  }
+  Json::Object out{{"architecture", info.architecture}, {"layers", info.layers}, {"hidden", info.hidden},
+                   {"vocab", info.vocab}, {"max_positions", info.max_positions}, {"backend", info.backend},
+                   {"device", info.device}, {"kernels", info.kernels}, {"profile", info.profile},
+                   {"activations", info.activations}, {"threads", info.threads}};
+  out.emplace_back("formats", std::move(formats));
+  out.emplace_back("memory", Json::Object{{"weight_bytes", info.weight_bytes},
+                                          {"constant_bytes", info.constant_bytes},
+                                          {"kv_bytes", info.kv_bytes},
+                                          {"delta_bytes", info.delta_bytes},
+                                          {"count_bytes", info.count_bytes},
+                                          {"scratch_bytes", info.scratch_bytes},
+                                          {"total_bytes", total_bytes(info)},
+                                          {"programs", std::move(programs)}});
+  out.emplace_back("notes", std::move(notes));
+  if (tensors != nullptr) {
+    Json::Array rows;
+    for (const TensorRow& t : *tensors) {
+      rows.push_back(Json::Object{{"name", t.name}, {"format", t.format}, {"rows", t.rows}, {"columns", t.cols},
+                                  {"bytes", t.bytes}, {"activations", t.activations}});
+    }
+    out.emplace_back("tensors", std::move(rows));
+  }
+  return Json(std::move(out));
+}
+
+class Inspect final : public Command {
+ public:
+  explicit Inspect(CLI::App& root)
+      : Command(root, "inspect", "what a checkpoint is, what loading it takes", kFooter) {
+    model_.add_path(app());
+    app().add_flag("--memory", memory_, "the plan of every arena and program")->group("Output");
+    app().add_flag("--tensors", tensors_, "every matrix with its format")->group("Output");
+    app().add_flag("--json", json_, "one JSON object with all of it (--tensors adds the matrices)")
+        ->group("Output");
+    model_.add_device(app());
+    model_.add_sizes(app());
+    add_int(app(), "--max-sequences", model_.max_sequences, 1, 1 << 16, "sessions that hold state at once")
+        ->group("Memory");
+    model_.output.add(app());
+  }
+
+  int run(Console& console) override {
+    console.set_verbosity(model_.output.verbosity());
+    const auto folder = model_folder(model_.path);
+    ModelInfo info;
+    std::vector<TensorRow> rows;
+    as_load_failure([&] {
+      info = Model::inspect(folder, tensors_ ? &rows : nullptr, model_.device(), model_.load_options());
+    });
+    if (json_) {
+      console.out(to_json(info, tensors_ ? &rows : nullptr).dump(2) + "\n");
+      return kOk;
+    }
+    std::string out = summary(info) + "\n" + formats_table(info);
+    if (memory_) {
+      out += "\n" + memory_table(info);
+    } else {
+      out += fmt::format("\nmemory        {} in all (--memory says for what)\n", format_bytes(total_bytes(info)));
+    }
+    if (tensors_) out += "\n" + tensor_table(rows);
+    for (const std::string& line : info.notes) out += "\nnote: " + one_line(line);
+    if (!info.notes.empty()) out += "\n";
+    console.out(out);
+    return kOk;
+  }
+
+ private:
+  ModelArgs model_;
+  bool memory_ = false, tensors_ = false, json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_inspect(CLI::App& root) { return std::make_unique<Inspect>(root); }
+
+}  // namespace nibble::tool

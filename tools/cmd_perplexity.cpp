@@ -1,0 +1,169 @@
+// cmd_perplexity.cpp: `nibble perplexity`: how well a model predicts a text.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "core/base/json.h"
+#include "tools/args.h"
+#include "tools/command.h"
+#include "tools/failure.h"
+#include "tools/load.h"
+#include "tools/signals.h"
+#include "tools/units.h"
+
+namespace nibble::tool {
+namespace {
+
+constexpr const char* kFooter = R"(The text is cut into windows of --context tokens, one every --stride tokens; each window starts with
+an empty state. A token counts once, in the first window that has it; the first token of the text has
+nothing before it and does not count (nor, when stride = context, the first of each window).
+perplexity = exp(mean of -log p). The ± is the standard error over the tokens that count.
+
+Examples:
+  nibble perplexity models/qwen -f wiki.test.txt
+  nibble perplexity models/qwen -f wiki.test.txt --context 4096 --stride 2048 --json)";
+
+// Mean and variance as values come (Welford).
+class Moments {
+ public:
+  void add(double v) {
+    ++count_;
+    const double before = v - mean_;
+    mean_ += before / static_cast<double>(count_);
+    squares_ += before * (v - mean_);
+  }
+  std::int64_t count() const { return count_; }
+  double mean() const { return mean_; }
+  double standard_error() const {
+    if (count_ < 2) return 0;
+    const auto n = static_cast<double>(count_);
+    return std::sqrt(squares_ / (n - 1) / n);
+  }
+
+ private:
+  std::int64_t count_ = 0;
+  double mean_ = 0, squares_ = 0;
+};
+
+class Perplexity final : public Command {
+ public:
+  explicit Perplexity(CLI::App& root)
+      : Command(root, "perplexity", "how well a model predicts a text", kFooter) {
+    model_.add_path(app());
+    text_.add(app(), "the text (default: standard input)");
+    context_option_ = add_int64(app(), "--context", context_, 2, std::int64_t{1} << 31,
+                                "tokens of a window (less where the model has fewer positions)");
+    add_int64(app(), "--stride", stride_, 0, std::int64_t{1} << 31, "from one window to the next; 0: --context");
+    app().add_flag("--json", json_, "one JSON object");
+    model_.add_device(app());
+    add_int(app(), "--step-tokens", model_.step_tokens, 64, 1 << 20, "rows of the largest step, a multiple of 64")
+        ->group("Memory");
+    model_.output.add(app());
+  }
+
+  int run(Console& console) override {
+    console.set_verbosity(model_.output.verbosity());
+    if (stride_ > context_) {
+      throw usage_error(fmt::format("--stride: expected at most --context ({}), found {}", context_, stride_));
+    }
+    const std::string text = text_.read(console, /*strip_newline=*/false);
+    model_.kv_tokens = context_ + 1;
+    const Loaded loaded = load_model(console, model_);
+    const std::int64_t positions = loaded.model.info().max_positions;
+    if (positions > 0 && context_ > positions) {
+      if (context_option_->count() > 0) {
+        throw usage_error(fmt::format("--context: expected at most the model's {} positions, found {}", positions,
+                                      context_));
+      }
+      context_ = positions;
+    }
+    stride_ = stride_ > 0 ? std::min(stride_, context_) : context_;
+    const std::vector<std::int32_t> ids = loaded.model.tokenizer().encode(text);
+    if (ids.size() < 2) {
+      throw Failure(kFailed, fmt::format("expected a text of at least 2 tokens, found {}", ids.size()));
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const auto [nll, windows] = measure(console, loaded.model, ids);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (nll.count() == 0) throw Interrupted{};
+    if (interrupted()) console.note("interrupted: the result is of the windows that were done");
+    report(console, ids.size(), nll, windows, seconds);
+    return interrupted() ? kInterrupted : kOk;
+  }
+
+ private:
+  std::pair<Moments, std::int64_t> measure(Console& console, const Model& model,
+                                           const std::vector<std::int32_t>& ids) {
+    const auto total = static_cast<std::int64_t>(ids.size());
+    Session session = model.new_session();
+    Moments nll;
+    std::int64_t windows = 0, counted = 1;  // the tokens before `counted` are done
+    auto said = std::chrono::steady_clock::now();
+    for (std::int64_t begin = 0; counted < total && !interrupted(); begin += stride_) {
+      const std::int64_t end = std::min(begin + context_, total);
+      if (end - begin < 2) break;
+      session.clear();
+      const std::vector<double> logs = session.score(
+          std::span(ids).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+      for (std::int64_t t = std::max(counted, begin + 1); t < end; ++t) {
+        nll.add(-logs.at(static_cast<std::size_t>(t - begin - 1)));
+      }
+      counted = end;
+      ++windows;
+      const double part = static_cast<double>(end) / static_cast<double>(total);
+      const std::string so_far = fmt::format("{} of {} tokens, perplexity {:.4f}", end, total, std::exp(nll.mean()));
+      console.progress("scoring", part, so_far);
+      const auto now = std::chrono::steady_clock::now();
+      if (!console.err_is_terminal() && now - said > std::chrono::seconds(10)) {
+        console.note(so_far);
+        said = now;
+      }
+    }
+    console.clear_progress();
+    return {nll, windows};
+  }
+
+  void report(Console& console, std::size_t tokens, const Moments& nll, std::int64_t windows, double seconds) {
+    const double perplexity = std::exp(nll.mean());
+    const double error = perplexity * nll.standard_error();
+    if (json_) {
+      Json::Object out;
+      out.emplace_back("tokens", static_cast<std::uint64_t>(tokens));
+      out.emplace_back("scored", nll.count());
+      out.emplace_back("windows", windows);
+      out.emplace_back("context", context_);
+      out.emplace_back("stride", stride_);
+      out.emplace_back("mean_nll", nll.mean());
+      out.emplace_back("mean_nll_stderr", nll.standard_error());
+      out.emplace_back("perplexity", perplexity);
+      out.emplace_back("perplexity_stderr", error);
+      out.emplace_back("seconds", seconds);
+      console.out(Json(std::move(out)).dump() + "\n");
+      return;
+    }
+    console.out(fmt::format(
+        "tokens      {} ({} scored in {} windows of {}, one every {})\n"
+        "mean NLL    {:.6f} ± {:.6f} nats\n"
+        "perplexity  {}\n"
+        "time        {}, {} tokens/s\n",
+        tokens, nll.count(), windows, context_, stride_, nll.mean(), nll.standard_error(),
+        console.bold(fmt::format("{:.4f} ± {:.4f}", perplexity, error)), format_seconds(seconds),
+        format_rate(static_cast<double>(nll.count()) / seconds)));
+  }
+
+  ModelArgs model_;
+  TextArgs text_;
+  CLI::Option* context_option_ = nullptr;
+  std::int64_t context_ = 2048, stride_ = 0;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_perplexity(CLI::App& root) { return std::make_unique<Perplexity>(root); }
+
+}  // namespace nibble::tool

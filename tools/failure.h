@@ -1,0 +1,33 @@
+// failure.h: how a command ends: exit codes and the exceptions that carry them.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace nibble::tool {
+
+enum ExitCode : int {
+  kOk = 0,
+  kFailed = 1,         // while running
+  kUsage = 2,          // the command line
+  kBadModel = 3,       // cannot be loaded
+  kNoMemory = 4,
+  kInterrupted = 130,  // Ctrl-C
+};
+
+// Ends the command with one line on stderr.
+class Failure : public std::runtime_error {
+ public:
+  Failure(ExitCode code, const std::string& what) : std::runtime_error(what), code_(code) {}
+  ExitCode code() const { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+inline Failure usage_error(const std::string& what) { return Failure(kUsage, what); }
+
+struct OutputClosed {};  // the reader of stdout has left: not an error, and nothing is left to say
+struct Interrupted {};
+
+}  // namespace nibble::tool

@@ -1,0 +1,29 @@
+// load.h: from the MODEL argument to a loaded model.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "nibble/model.h"
+#include "tools/args.h"
+#include "tools/console.h"
+
+namespace nibble::tool {
+
+// The folder that MODEL names: itself, or the one around a file of the checkpoint.
+std::filesystem::path model_folder(const std::string& path);
+
+struct Loaded {
+  Model model;
+  double seconds;
+};
+
+// With a bar and notes on stderr. Throws Failure with the exit code that fits.
+Loaded load_model(Console& console, const ModelArgs& args);
+Loaded load_with(Console& console, const LoadOptions& how, const std::function<Model(const LoadOptions&)>& load);
+
+// Runs `work`; an Error of the library becomes a Failure of "cannot be loaded" and its relatives.
+void as_load_failure(const std::function<void()>& work);
+
+}  // namespace nibble::tool

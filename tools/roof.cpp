@@ -1,0 +1,97 @@
+#include "tools/roof.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "tools/roof_loops.h"
+
+namespace nibble::tool {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kPasses = 7;
+
+// Runs work(thread) on all threads at once, kPasses times. Returns the least time from the common
+// start to the last one's end.
+double best_seconds(int threads, const std::function<void(int)>& prepare,
+                    const std::function<void(int)>& work) {
+  std::barrier gate(threads);
+  std::vector<Clock::time_point> begin(static_cast<std::size_t>(kPasses));
+  double best = 1e300;
+  const auto body = [&](int thread) {
+    prepare(thread);
+    for (std::size_t pass = 0; pass < begin.size(); ++pass) {
+      gate.arrive_and_wait();
+      if (thread == 0) begin[pass] = Clock::now();
+      gate.arrive_and_wait();
+      work(thread);
+      gate.arrive_and_wait();
+      if (thread == 0) best = std::min(best, std::chrono::duration<double>(Clock::now() - begin[pass]).count());
+    }
+  };
+  std::vector<std::thread> pool;
+  for (int t = 1; t < threads; ++t) pool.emplace_back(body, t);
+  body(0);
+  for (std::thread& t : pool) t.join();
+  return best;
+}
+
+// 1 GiB where the machine has it to spare: more than the last-level caches of most.
+std::size_t read_buffer_bytes() {
+  const auto free_bytes =
+      static_cast<std::size_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return std::clamp(free_bytes / 4, std::size_t{16} << 20, std::size_t{1} << 30);
+}
+
+std::atomic<std::uint64_t> g_sink{0};  // keeps the loops' results alive
+
+void measure_reads(Roof& roof) {
+  const std::size_t words = read_buffer_bytes() / sizeof(std::uint64_t) / static_cast<std::size_t>(roof.threads) /
+                            kReadWords * kReadWords;
+  std::vector<std::unique_ptr<std::uint64_t[]>> parts(static_cast<std::size_t>(roof.threads));
+  const auto prepare = [&](int thread) {
+    // Written by the thread that reads it, so that the pages are near it.
+    auto& part = parts[static_cast<std::size_t>(thread)];
+    part.reset(new std::uint64_t[words]);
+    for (std::size_t i = 0; i < words; ++i) part[i] = i;
+  };
+  const auto work = [&](int thread) {
+    g_sink += read_sum(parts[static_cast<std::size_t>(thread)].get(), words);
+  };
+  const double seconds = best_seconds(roof.threads, prepare, work);
+  roof.buffer_bytes = static_cast<double>(words * sizeof(std::uint64_t)) * roof.threads;
+  roof.read_bytes_per_second = roof.buffer_bytes / seconds;
+}
+
+void measure_floats(Roof& roof) {
+  const FloatLoop loop = best_float_loop();
+  roof.instructions = loop.name;
+  constexpr std::int64_t kRounds = 20'000'000;
+  const auto work = [&](int) { g_sink += loop.run(kRounds) > 0 ? 1 : 0; };
+  const double seconds = best_seconds(roof.threads, [](int) {}, work);
+  roof.float_flops_per_second =
+      static_cast<double>(kRounds) * static_cast<double>(loop.flops_per_round) * roof.threads / seconds;
+}
+
+}  // namespace
+
+Roof measure_roof(int threads) {
+  Roof roof;
+  roof.threads = std::max(threads, 1);
+  measure_reads(roof);
+  measure_floats(roof);
+  return roof;
+}
+
+}  // namespace nibble::tool

@@ -1,0 +1,21 @@
+// roof_loops.h: the innermost loops of roof.cpp, one for each instruction set.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace nibble::tool {
+
+constexpr std::size_t kReadWords = 64;  // words in a round of read_sum
+
+// Sum of the words; `words` is a multiple of kReadWords.
+std::uint64_t read_sum(const std::uint64_t* data, std::size_t words);
+
+struct FloatLoop {
+  const char* name;
+  std::int64_t flops_per_round;
+  float (*run)(std::int64_t rounds);  // independent chains in registers; the result is over 0
+};
+FloatLoop best_float_loop();
+
+}  // namespace nibble::tool

@@ -1,0 +1,88 @@
+#include "tools/run_report.h"
+
+#include <fmt/format.h>
+
+#include "tools/units.h"
+
+namespace nibble::tool {
+namespace {
+
+double rate(double count, double seconds) { return seconds > 0 ? count / seconds : 0; }
+
+}  // namespace
+
+void RunReport::piece(const Piece& piece) {
+  if (piece.token < 0) return;  // text that was held back
+  last_ = Clock::now();
+  if (tokens_.empty()) first_ = last_;
+  tokens_.push_back(piece.token);
+}
+
+void RunReport::end(const TokenStream& stream, bool stopped_by_user) {
+  prompt_tokens_ = stream.prompt_tokens();
+  stop_reason_ = stopped_by_user ? "interrupted" : stop_reason_name(stream.stop_reason());
+}
+
+double RunReport::prompt_seconds() const {
+  return tokens_.empty() ? 0 : std::chrono::duration<double>(first_ - begin_).count();
+}
+double RunReport::new_seconds() const {
+  return tokens_.empty() ? 0 : std::chrono::duration<double>(last_ - first_).count();
+}
+double RunReport::prompt_rate() const { return rate(static_cast<double>(prompt_tokens_), prompt_seconds()); }
+double RunReport::new_rate() const {
+  return tokens_.empty() ? 0 : rate(static_cast<double>(tokens_.size() - 1), new_seconds());
+}
+
+Json::Object RunReport::json() const {
+  Json::Array ids(tokens_.begin(), tokens_.end());
+  const ModelInfo& info = loaded_.model.info();
+  Json::Object out;
+  out.emplace_back("tokens", std::move(ids));
+  out.emplace_back("prompt_tokens", prompt_tokens_);
+  out.emplace_back("new_tokens", static_cast<std::int64_t>(tokens_.size()));
+  out.emplace_back("stop_reason", stop_reason_);
+  out.emplace_back("seed", how_.seed);
+  out.emplace_back("timings", Json::Object{{"load_seconds", loaded_.seconds},
+                                           {"prompt_seconds", prompt_seconds()},
+                                           {"prompt_tokens_per_second", prompt_rate()},
+                                           {"new_seconds", new_seconds()},
+                                           {"new_tokens_per_second", new_rate()}});
+  out.emplace_back("model", Json::Object{{"architecture", info.architecture},
+                                         {"backend", info.backend},
+                                         {"device", info.device},
+                                         {"kernels", info.kernels},
+                                         {"profile", info.profile},
+                                         {"activations", info.activations},
+                                         {"threads", info.threads},
+                                         {"weight_bytes", info.weight_bytes}});
+  return out;
+}
+
+std::string RunReport::short_text() const {
+  return fmt::format("{} prompt tokens in {} ({}/s), {} new in {} ({}/s), stop: {}", prompt_tokens_,
+                     format_seconds(prompt_seconds()), format_rate(prompt_rate()), tokens_.size(),
+                     format_seconds(new_seconds()), format_rate(new_rate()), stop_reason_);
+}
+
+std::string RunReport::text() const {
+  const ModelInfo& info = loaded_.model.info();
+  const StepStats stats = loaded_.model.stats();
+  std::string out = fmt::format(
+      "model      {}, {} of weights, loaded in {}\n"
+      "device     {} ({}), {} threads, kernels {}, profile {}, activations {}\n"
+      "prompt     {} tokens in {}, {} tokens/s\n"
+      "new        {} tokens, {} after the first, {} tokens/s\n"
+      "stop       {}\n"
+      "seed       {}\n"
+      "steps      {} with {} ops, {} allocations inside\n",
+      info.architecture, format_bytes(info.weight_bytes), format_seconds(loaded_.seconds), info.backend,
+      info.device, info.threads, info.kernels, info.profile, info.activations, prompt_tokens_,
+      format_seconds(prompt_seconds()), format_rate(prompt_rate()), tokens_.size(),
+      format_seconds(new_seconds()), format_rate(new_rate()), stop_reason_, how_.seed, stats.steps,
+      stats.launches, stats.allocations);
+  for (const auto& [op, kernel] : stats.kernels) out += fmt::format("kernel     {}: {}\n", op, kernel);
+  return out;
+}
+
+}  // namespace nibble::tool
