@@ -15,6 +15,8 @@ constexpr BackendEntry kBackends[] = {
 
 }  // namespace
 
-std::span<const BackendEntry> backend_registry() { return kBackends; }
+std::span<const BackendEntry> backend_registry() {
+  return kBackends;
+}
 
 }  // namespace nibble

@@ -20,7 +20,9 @@ std::string at(const char* list, std::size_t i) {
   return std::string(list) + "[" + std::to_string(i) + "]";
 }
 
-std::string below(std::int64_t end) { return "0 to " + std::to_string(end - 1); }
+std::string below(std::int64_t end) {
+  return "0 to " + std::to_string(end - 1);
+}
 
 void check_tokens(const ProgramLimits& program, const char* list,
                   const std::vector<std::int32_t>& tokens, std::int64_t vocab) {
@@ -128,8 +130,9 @@ void BatchChecker::check_pages(const ProgramLimits& program, const Batch& batch,
   const std::int64_t needed = (r.position + r.rows + kPageTokens - 1) / kPageTokens;
   if (r.first_page < 0 || needed > table - r.first_page) {
     fail(ErrorCode::internal, program,
-         expected("pages of slot " + std::to_string(r.slot) + " from " + std::to_string(r.first_page),
-                  std::to_string(needed), table - r.first_page));
+         expected(
+             "pages of slot " + std::to_string(r.slot) + " from " + std::to_string(r.first_page),
+             std::to_string(needed), table - r.first_page));
   }
   for (std::int64_t i = 0; i < needed; ++i) {
     const std::int32_t page = batch.pages[static_cast<std::size_t>(r.first_page + i)];

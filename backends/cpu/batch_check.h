@@ -15,8 +15,8 @@ namespace nibble::cpu {
 // What of a program limits its batches.
 struct ProgramLimits {
   ProgramClass cls;
-  std::string name;               // for errors
-  bool attention = false;         // pages are needed
+  std::string name;        // for errors
+  bool attention = false;  // pages are needed
   bool samples = false, scores = false;
   std::int64_t positions = std::int64_t{1} << 31;  // rows of the shortest rope table
 };
@@ -37,8 +37,8 @@ class BatchChecker {
   void check_outputs(const ProgramLimits& program, const Batch& batch) const;
 
   StateSizes sizes_;
-  std::uint32_t round_ = 0;               // marks of earlier batches are stale, not cleared
-  std::vector<std::uint32_t> slot_seen_;  // [slots]
+  std::uint32_t round_ = 0;                  // marks of earlier batches are stale, not cleared
+  std::vector<std::uint32_t> slot_seen_;     // [slots]
   std::vector<std::uint32_t> page_written_;  // [pages]
 };
 

@@ -9,19 +9,29 @@ namespace {
 
 using Kind = ActivationFormat::Kind;
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
 
 // Columns of Quantize's outputs for K values; 0: there is no such tensor.
-std::int64_t code_columns(Kind kind, std::int64_t k) { return kind == Kind::nvfp4_static ? k / 2 : k; }
+std::int64_t code_columns(Kind kind, std::int64_t k) {
+  return kind == Kind::nvfp4_static ? k / 2 : k;
+}
 std::int64_t scale_columns(Kind kind, std::int64_t k) {
   switch (kind) {
-    case Kind::nvfp4_static: return k / 16;
-    case Kind::fp8_token: return 1;
-    case Kind::fp8_token_group128: return ceil_div(k, 128);
-    default: return 0;
+    case Kind::nvfp4_static:
+      return k / 16;
+    case Kind::fp8_token:
+      return 1;
+    case Kind::fp8_token_group128:
+      return ceil_div(k, 128);
+    default:
+      return 0;
   }
 }
-DType scale_type(Kind kind) { return kind == Kind::nvfp4_static ? DType::u8 : DType::f32; }
+DType scale_type(Kind kind) {
+  return kind == Kind::nvfp4_static ? DType::u8 : DType::f32;
+}
 
 }  // namespace
 
@@ -105,20 +115,22 @@ Binder::Call Binder::call(const Linear& a) {
 }
 
 Binder::Call Binder::call(const GatedRmsNorm& a) {
-  const View x = f32("x", a.x), z = rows_like("z", a.z, x, x.cols), y = rows_like("y", a.y, x, x.cols);
+  const View x = f32("x", a.x), z = rows_like("z", a.z, x, x.cols),
+             y = rows_like("y", a.y, x, x.cols);
   expect(a.group > 0 && x.cols % a.group == 0, "group", "a divisor of the columns");
   const float* const w = constant("weight", a.weight, a.group);
   output_ = a.y;
   return [&l = l_, x, z, y, w, group = a.group, eps = a.eps](const Step& step) {
-    gated_rms_norm(l.isa, l.parallel, step.count(x.rows), x.cols / group, group,
-                   {x.data, x.stride}, {z.data, z.stride}, w, eps, {y.data, y.stride});
+    gated_rms_norm(l.isa, l.parallel, step.count(x.rows), x.cols / group, group, {x.data, x.stride},
+                   {z.data, z.stride}, w, eps, {y.data, y.stride});
   };
 }
 
 Binder::Call Binder::call(const SigmoidGate& a) {
   const std::int64_t cols = std::int64_t{a.heads} * a.head_dim;
   expect(a.heads > 0 && a.head_dim > 0, "heads", "at least one, of at least one column");
-  const View x = f32("x", a.x, cols), gate = rows_like("gate", a.gate, x), y = rows_like("y", a.y, x, cols);
+  const View x = f32("x", a.x, cols), gate = rows_like("gate", a.gate, x),
+             y = rows_like("y", a.y, x, cols);
   // the gate may be a view into rows that hold queries as well: only its last head must lie inside
   const std::int64_t reach = (a.heads - 1) * a.gate_head_stride + a.head_dim;
   expect(a.gate_head_stride >= a.head_dim && reach <= gate.cols, "gate", "heads inside the row");
@@ -155,8 +167,8 @@ Binder::Call Binder::call(const GatherRows& a) {
   expect(y.rows == Rows::outputs, "y", "one row for each output");
   output_ = a.y;
   return [&l = l_, x, y](const Step& step) {
-    gather_rows(l.parallel, {x.data, x.stride}, step.batch.output_rows.data(), step.outputs(), x.cols,
-                {y.data, y.stride});
+    gather_rows(l.parallel, {x.data, x.stride}, step.batch.output_rows.data(), step.outputs(),
+                x.cols, {y.data, y.stride});
   };
 }
 
@@ -167,7 +179,7 @@ std::pair<std::string, std::string> implementation(const Loaded& l, const Op& op
   const PackedWeight& w = l.weights[static_cast<std::size_t>(linear->weight)];
   std::string kind = std::string("linear ") + weight_format_name(w.format);
   if (linear->x_format.kind != Kind::none) {
-    kind += std::string(" x ") + activation_kind_name(linear->x_format.kind);
+    kind += std::string(" x ") + activation_format_name(linear->x_format.kind);
   }
   return {kind, "panels of " + std::to_string(kPanelRows) + ", " + isa};
 }

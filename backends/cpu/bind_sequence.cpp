@@ -17,8 +17,7 @@ Binder::Call Binder::call(const DeltaConv& a) {
   const DeltaShape& shape = delta_layer(a.layer, a.shape);
   const View x = f32("x", a.x, shape.channels()), y = rows_like("y", a.y, x, shape.channels());
   expect(x.rows == Rows::tokens, "x", "one row for each token");
-  const float* const taps =
-      constant("weight", a.weight, shape.channels() * shape.conv_kernel);
+  const float* const taps = constant("weight", a.weight, shape.channels() * shape.conv_kernel);
   output_ = a.y;
   section_ = &a.section;
   return [&l = l_, x, y, taps, layer = a.layer, section = a.section](const Step& step) {
@@ -30,7 +29,8 @@ Binder::Call Binder::call(const DeltaConv& a) {
 
 Binder::Call Binder::call(const DeltaGates& a) {
   const View in_a = f32("a", a.a), in_b = rows_like("b", a.b, in_a, in_a.cols);
-  const View g = rows_like("g", a.g, in_a, in_a.cols), beta = rows_like("beta", a.beta, in_a, in_a.cols);
+  const View g = rows_like("g", a.g, in_a, in_a.cols),
+             beta = rows_like("beta", a.beta, in_a, in_a.cols);
   const float* const neg_exp_a = constant("neg_exp_a", a.neg_exp_a, in_a.cols);
   const float* const dt_bias = constant("dt_bias", a.dt_bias, in_a.cols);
   output_ = a.g;
@@ -87,24 +87,25 @@ Binder::Call Binder::call(const QkNormRope& a) {
   bound_.limits.attention = true;
   bound_.limits.positions = std::min(bound_.limits.positions, positions);
   output_ = a.q_out;
-  return [&l = l_, a, q, k, v, out, q_norm, k_norm, positions, table = rope.data](const Step& step) {
-    SequenceContext c = context(l);
-    qk_norm_rope(c, l.kv,
-                 {{q.data, q.stride},
-                  a.q_head_stride,
-                  {k.data, k.stride},
-                  {v.data, v.stride},
-                  q_norm,
-                  k_norm,
-                  a.eps,
-                  table,
-                  positions,
-                  a.rotary_dim,
-                  a.layer,
-                  step.batch.ranges,
-                  step.batch.pages,
-                  {out.data, out.stride}});
-  };
+  return
+      [&l = l_, a, q, k, v, out, q_norm, k_norm, positions, table = rope.data](const Step& step) {
+        SequenceContext c = context(l);
+        qk_norm_rope(c, l.kv,
+                     {{q.data, q.stride},
+                      a.q_head_stride,
+                      {k.data, k.stride},
+                      {v.data, v.stride},
+                      q_norm,
+                      k_norm,
+                      a.eps,
+                      table,
+                      positions,
+                      a.rotary_dim,
+                      a.layer,
+                      step.batch.ranges,
+                      step.batch.pages,
+                      {out.data, out.stride}});
+      };
 }
 
 Binder::Call Binder::call(const Attention& a) {

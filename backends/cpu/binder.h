@@ -46,10 +46,12 @@ class Binder {
   [[noreturn]] void fail(const std::string& what) const;
   void expect(bool good, const char* field, const char* wanted) const;
   void expect_equal(const char* field, std::int64_t wanted, std::int64_t found) const;
-  // Address of a tensor with `cols` columns (0: any) of this type, inside its buffer and the scratch.
+  // Address of a tensor with `cols` columns (0: any) of this type, inside its buffer and the
+  // scratch.
   std::byte* address(const char* field, const Tensor& t, DType dtype, std::int64_t cols) const;
   View f32(const char* field, const Tensor& t, std::int64_t cols = 0) const;
-  View rows_like(const char* field, const Tensor& t, const View& other, std::int64_t cols = 0) const;
+  View rows_like(const char* field, const Tensor& t, const View& other,
+                 std::int64_t cols = 0) const;
   const PackedWeight& weight(WeightId id) const;
   // Data of a constant of `count` elements.
   const ConstantView& constant(const char* field, ConstantId id) const;

@@ -49,8 +49,9 @@ void show(const Observer& observer, const BoundOp& op, const Step& step) {
   for (std::int64_t r = first; r < first + rows; ++r) {
     for (std::int64_t c = 0; c < t.cols; ++c) {
       const std::int64_t at = r * t.stride + c;
-      values.push_back(t.dtype == DType::f32 ? reinterpret_cast<const float*>(op.data)[at]
-                                             : static_cast<float>(std::to_integer<int>(op.data[at])));
+      values.push_back(t.dtype == DType::f32
+                           ? reinterpret_cast<const float*>(op.data)[at]
+                           : static_cast<float>(std::to_integer<int>(op.data[at])));
     }
   }
   observer(*op.op, rows, t.cols, values);
@@ -154,8 +155,9 @@ HostState CpuBackend::export_state(std::int32_t slot, std::int32_t keep,
                                    std::span<const std::int32_t> pages, std::int64_t positions) {
   Loaded& l = loaded("export_state", slot);
   if (positions < 0 || positions > std::numeric_limits<std::int32_t>::max()) {
-    throw Error(ErrorCode::invalid_argument, "[cpu] export_state: expected 0 to 2^31 - 1 positions, found " +
-                                                 std::to_string(positions));
+    throw Error(
+        ErrorCode::invalid_argument,
+        "[cpu] export_state: expected 0 to 2^31 - 1 positions, found " + std::to_string(positions));
   }
   HostState state;
   state.delta = l.delta.to_host(slot, keep, sequence_kernels(isa_name(isa_)));

@@ -13,14 +13,17 @@ namespace {
 
 constexpr std::int64_t kSampleLanes = 8;  // 5 MB each at a vocabulary of 248,320
 
-std::uint64_t round64(std::uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+std::uint64_t round64(std::uint64_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
 
 void check_sizes(const StateSizes& s) {
   if (s.slots < 1 || s.pages < 0 || s.records < 1 || s.vocab < 1) {
-    throw Error(ErrorCode::invalid_argument,
-                "[cpu] state: expected slots >= 1, pages >= 0, records >= 1 and vocab >= 1, found " +
-                    std::to_string(s.slots) + ", " + std::to_string(s.pages) + ", " +
-                    std::to_string(s.records) + ", " + std::to_string(s.vocab));
+    throw Error(
+        ErrorCode::invalid_argument,
+        "[cpu] state: expected slots >= 1, pages >= 0, records >= 1 and vocab >= 1, found " +
+            std::to_string(s.slots) + ", " + std::to_string(s.pages) + ", " +
+            std::to_string(s.records) + ", " + std::to_string(s.vocab));
   }
 }
 
@@ -77,9 +80,9 @@ std::vector<bool> find_taps(const ModelSpec& spec) {
       if (conv == nullptr) continue;
       const auto id = static_cast<std::size_t>(conv->weight);
       if (conv->weight < 0 || id >= taps.size() || spec.constants[id].shape.size() != 2) {
-        throw Error(ErrorCode::internal,
-                    "[cpu] " + op.name + ": expected a constant [channels, kernel], found id " +
-                        std::to_string(conv->weight));
+        throw Error(ErrorCode::internal, "[cpu] " + op.name +
+                                             ": expected a constant [channels, kernel], found id " +
+                                             std::to_string(conv->weight));
       }
       taps[id] = true;
     }
@@ -99,9 +102,10 @@ Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int thr
         need(static_cast<std::uint64_t>(
             linear_workspace_bytes(program.rows_of(linear->x.rows), spec.weights[id].cols)));
       } else if (std::holds_alternative<Sample>(op.args)) {
-        w.sample_lanes = std::max(
-            w.sample_lanes, std::clamp<std::int64_t>(program.cls.max_outputs, 1,
-                                                     std::min<std::int64_t>(threads, kSampleLanes)));
+        w.sample_lanes =
+            std::max(w.sample_lanes,
+                     std::clamp<std::int64_t>(program.cls.max_outputs, 1,
+                                              std::min<std::int64_t>(threads, kSampleLanes)));
       }
     }
   }

@@ -37,8 +37,8 @@ Block::Block(std::uint64_t bytes, const std::string& purpose) : bytes_(bytes) {
   if (mapping_ == MAP_FAILED) {
     mapping_ = nullptr;
     throw Error(ErrorCode::out_of_memory, "[cpu] " + purpose + ": cannot allocate " +
-                                              std::to_string(bytes) + " bytes: " +
-                                              std::strerror(errno));
+                                              std::to_string(bytes) +
+                                              " bytes: " + std::strerror(errno));
   }
   const auto address = reinterpret_cast<std::uintptr_t>(mapping_);
   const std::uintptr_t rest = address % alignment;

@@ -45,8 +45,8 @@ void TokenCounts::step(const Batch& batch) {
       ++counts_[batch.taken_back[j].slot * vocab_ + batch.taken_back[j].token];
     }
     throw Error(ErrorCode::internal, "[cpu] taken_back[" + std::to_string(i) + "]: token " +
-                                         std::to_string(token) + " is not in the sequence of slot " +
-                                         std::to_string(slot));
+                                         std::to_string(token) +
+                                         " is not in the sequence of slot " + std::to_string(slot));
   }
   for (const Range& r : batch.ranges) {
     const std::int32_t* const tokens = batch.tokens.data() + r.first_row;
@@ -56,7 +56,9 @@ void TokenCounts::step(const Batch& batch) {
   }
 }
 
-void TokenCounts::reset(std::int32_t slot) { std::fill_n(counts_ + slot * vocab_, vocab_, 0); }
+void TokenCounts::reset(std::int32_t slot) {
+  std::fill_n(counts_ + slot * vocab_, vocab_, 0);
+}
 
 TokenCounts::Sparse TokenCounts::save(std::int32_t slot, std::int32_t keep,
                                       std::int32_t pending) const {

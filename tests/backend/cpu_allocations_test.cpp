@@ -74,11 +74,21 @@ void* operator new(std::size_t n) {
   if (p == nullptr) throw std::bad_alloc();
   return p;
 }
-void* operator new[](std::size_t n) { return operator new(n); }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
+void* operator new[](std::size_t n) {
+  return operator new(n);
+}
+void operator delete(void* p) noexcept {
+  std::free(p);
+}
+void operator delete[](void* p) noexcept {
+  std::free(p);
+}
+void operator delete(void* p, std::size_t) noexcept {
+  std::free(p);
+}
+void operator delete[](void* p, std::size_t) noexcept {
+  std::free(p);
+}
 #endif
 
 namespace nibble::cpu {
@@ -91,7 +101,9 @@ struct Steps {
       test::Sequence s;
       s.slot = i;
       for (std::int32_t p = 0; p < 16; ++p) s.pages.push_back(i * 16 + p);
-      s.sampling = {.temperature = i % 2 ? 0.8f : 0.0f, .top_p = 0.9f, .repetition_penalty = 1.1f,
+      s.sampling = {.temperature = i % 2 ? 0.8f : 0.0f,
+                    .top_p = 0.9f,
+                    .repetition_penalty = 1.1f,
                     .top_k = 10 * (i / 2)};
       sequences.push_back(s);
     }

@@ -52,7 +52,8 @@ struct Chain {
       for (std::int64_t first = 0; first < kHidden; first += 128) {
         float segment = 0;
         for (std::int64_t k = first; k < std::min(first + 128, kHidden); ++k) {
-          const float h = num::mul(num::mul(x[k], scale), spec.constants[0].data[static_cast<std::size_t>(k)]);
+          const float h =
+              num::mul(num::mul(x[k], scale), spec.constants[0].data[static_cast<std::size_t>(k)]);
           segment = num::fma(h, head[n * kHidden + k], segment);
         }
         total = num::add(total, segment);
@@ -101,8 +102,11 @@ TEST_P(CpuBackendIsas, RunsAChainOfOps) {
       const auto row = static_cast<std::size_t>(batch.output_rows[o]);
       const std::vector<float> expected = Chain::logits(spec, batch.tokens[row]);
       EXPECT_EQ(std::memcmp(expected.data(), seen["last"].data() + o * Chain::kVocab,
-                            sizeof(float) * Chain::kVocab), 0) << o;
-      EXPECT_EQ(out.tokens[o], std::max_element(expected.begin(), expected.end()) - expected.begin());
+                            sizeof(float) * Chain::kVocab),
+                0)
+          << o;
+      EXPECT_EQ(out.tokens[o],
+                std::max_element(expected.begin(), expected.end()) - expected.begin());
       EXPECT_EQ(seen["sample"][o], static_cast<float>(out.tokens[o]));
     }
   }
@@ -144,7 +148,8 @@ TEST(CpuBackend, PlansWhatItAllocates) {
   EXPECT_EQ(plan.kv, page * static_cast<std::uint64_t>(sizes.pages));
   EXPECT_GE(plan.delta, 8u * 4 * 32 * 32 * sizeof(float));
   EXPECT_GE(plan.counts, 8u * 300 * sizeof(std::int32_t));
-  EXPECT_EQ(plan.total(), plan.weights + plan.constants + plan.kv + plan.delta + plan.scratch + plan.counts);
+  EXPECT_EQ(plan.total(),
+            plan.weights + plan.constants + plan.kv + plan.delta + plan.scratch + plan.counts);
 }
 
 TEST(CpuBackend, PacksWeightsOneByOneAndDropsThem) {
@@ -214,7 +219,8 @@ TEST(CpuBackend, CountsItsSteps) {
   EXPECT_TRUE(out.tokens.empty());
   EXPECT_EQ(backend.stats().launches, 10u);  // whatever the number of rows
   const std::string isa = backend.device().kernels;
-  std::map<std::string, std::string> kernels(backend.stats().kernels.begin(), backend.stats().kernels.end());
+  std::map<std::string, std::string> kernels(backend.stats().kernels.begin(),
+                                             backend.stats().kernels.end());
   EXPECT_EQ(kernels["linear f32"], "panels of 16, " + isa);
   EXPECT_EQ(kernels["sample"], isa);
   EXPECT_EQ(kernels.size(), 5u);

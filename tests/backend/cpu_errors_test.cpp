@@ -73,12 +73,15 @@ const std::vector<BadBatch>& bad_batches() {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   static const std::vector<BadBatch> all = {
       {"empty", kInternal, "rows: expected 1 to 256, found 0", [](Batch& b) { b = {}; }},
-      {"token_high", kArgument, "tokens[3]: expected 0 to 299, found 300", [](Batch& b) { b.tokens[3] = 300; }},
+      {"token_high", kArgument, "tokens[3]: expected 0 to 299, found 300",
+       [](Batch& b) { b.tokens[3] = 300; }},
       {"token_negative", kArgument, "tokens[0]", [](Batch& b) { b.tokens[0] = -1; }},
       {"slot_high", kInternal, "ranges[1].slot", [](Batch& b) { b.ranges[1].slot = 8; }},
       {"slot_twice", kInternal, "ranges[1].slot", [](Batch& b) { b.ranges[1].slot = 0; }},
-      {"rows_gap", kInternal, "ranges[2].first_row: expected 2", [](Batch& b) { b.ranges[2].first_row = 3; }},
-      {"rows_missing", kInternal, "rows in ranges: expected 5, found 4", [](Batch& b) { b.ranges[2].rows = 2; }},
+      {"rows_gap", kInternal, "ranges[2].first_row: expected 2",
+       [](Batch& b) { b.ranges[2].first_row = 3; }},
+      {"rows_missing", kInternal, "rows in ranges: expected 5, found 4",
+       [](Batch& b) { b.ranges[2].rows = 2; }},
       {"rows_none", kInternal, "ranges[2].rows", [](Batch& b) { b.ranges[2].rows = 0; }},
       {"rows_huge", kInternal, "ranges[2].rows", [](Batch& b) { b.ranges[2].rows = 2147483647; }},
       {"decode_of_two", kInternal, "ranges[1].rows: expected 1 to 1, found 2",
@@ -88,33 +91,49 @@ const std::vector<BadBatch>& bad_batches() {
          b.ranges[2].rows = 2;
        }},
       {"order", kInternal, "a decode range does not belong",
-       [](Batch& b) {
-         b.ranges[0].section = Section::prefill;
-       }},
-      {"keep_high", kInternal, "ranges[0].keep: expected 0 to 1, found 2", [](Batch& b) { b.ranges[0].keep = 2; }},
+       [](Batch& b) { b.ranges[0].section = Section::prefill; }},
+      {"keep_high", kInternal, "ranges[0].keep: expected 0 to 1, found 2",
+       [](Batch& b) { b.ranges[0].keep = 2; }},
       {"keep_new", kInternal, "ranges[2].keep", [](Batch& b) { b.ranges[2].keep = 1; }},
-      {"position_jump", kArgument, "next position is 2", [](Batch& b) { b.ranges[0].position = 3; }},
-      {"position_negative", kInternal, "ranges[0].position", [](Batch& b) { b.ranges[0].position = -1; }},
+      {"position_jump", kArgument, "next position is 2",
+       [](Batch& b) { b.ranges[0].position = 3; }},
+      {"position_negative", kInternal, "ranges[0].position",
+       [](Batch& b) { b.ranges[0].position = -1; }},
       {"position_rope", kInternal, "ranges[0].position: expected 0 to 1023",
        [](Batch& b) { b.ranges[0].position = 1024; }},
-      {"page_high", kInternal, "page of slot 2: expected 0 to 63, found 64", [](Batch& b) { b.pages[2] = 64; }},
+      {"page_high", kInternal, "page of slot 2: expected 0 to 63, found 64",
+       [](Batch& b) { b.pages[2] = 64; }},
       {"page_negative", kInternal, "page of slot 0", [](Batch& b) { b.pages[0] = -1; }},
       {"page_shared", kInternal, "written pages", [](Batch& b) { b.pages[1] = 0; }},
       {"pages_short", kInternal, "pages of slot 2", [](Batch& b) { b.pages.pop_back(); }},
       {"pages_start", kInternal, "pages of slot 2", [](Batch& b) { b.ranges[2].first_page = -1; }},
       {"output_high", kInternal, "output_rows[2]", [](Batch& b) { b.output_rows[2] = 5; }},
-      {"output_order", kInternal, "output_rows[1]: expected 1 to 4, found 0", [](Batch& b) { b.output_rows[1] = 0; }},
-      {"sampling_short", kInternal, "sampling: expected 3 entries, found 2", [](Batch& b) { b.sampling.pop_back(); }},
+      {"output_order", kInternal, "output_rows[1]: expected 1 to 4, found 0",
+       [](Batch& b) { b.output_rows[1] = 0; }},
+      {"sampling_short", kInternal, "sampling: expected 3 entries, found 2",
+       [](Batch& b) { b.sampling.pop_back(); }},
       {"sampling_slot", kInternal, "sampling[1].slot", [](Batch& b) { b.sampling[1].slot = 0; }},
-      {"temperature", kArgument, "sampling[0].temperature", [](Batch& b) { b.sampling[0].temperature = kNan; }},
-      {"temperature_negative", kArgument, "sampling[0].temperature", [](Batch& b) { b.sampling[0].temperature = -1; }},
+      {"temperature", kArgument, "sampling[0].temperature",
+       [](Batch& b) { b.sampling[0].temperature = kNan; }},
+      {"temperature_negative", kArgument, "sampling[0].temperature",
+       [](Batch& b) { b.sampling[0].temperature = -1; }},
       {"top_p", kArgument, "sampling[1].top_p", [](Batch& b) { b.sampling[1].top_p = 1.5f; }},
       {"min_p", kArgument, "sampling[1].min_p", [](Batch& b) { b.sampling[1].min_p = kNan; }},
-      {"penalty", kArgument, "repetition_penalty", [](Batch& b) { b.sampling[1].repetition_penalty = 0; }},
+      {"penalty", kArgument, "repetition_penalty",
+       [](Batch& b) { b.sampling[1].repetition_penalty = 0; }},
       {"top_k", kArgument, "sampling[2].top_k", [](Batch& b) { b.sampling[2].top_k = -1; }},
-      {"taken_back_slot", kInternal, "taken_back[0].slot", [](Batch& b) { b.taken_back = {{9, 1}}; }},
-      {"taken_back_token", kInternal, "taken_back[0].token", [](Batch& b) { b.taken_back = {{0, 300}}; }},
-      {"taken_back_absent", kInternal, "is not in the sequence", [](Batch& b) { b.taken_back = {{0, 1}, {0, 250}}; }},
+      {"taken_back_slot", kInternal, "taken_back[0].slot",
+       [](Batch& b) {
+         b.taken_back = {{9, 1}};
+       }},
+      {"taken_back_token", kInternal, "taken_back[0].token",
+       [](Batch& b) {
+         b.taken_back = {{0, 300}};
+       }},
+      {"taken_back_absent", kInternal, "is not in the sequence",
+       [](Batch& b) {
+         b.taken_back = {{0, 1}, {0, 250}};
+       }},
   };
   return all;
 }
@@ -179,8 +198,11 @@ TEST_F(CpuErrors, SlotsAndSnapshots) {
   other.prepare(test::toy_model(wider), test::toy_state(wider), {});
   EXPECT_EQ(complaint([&] { other.load_slot(0, *snapshot); }).code, ErrorCode::invalid_argument);
   const std::vector<std::int32_t> pages = {0, 64};
-  EXPECT_EQ(complaint([&] { backend.export_state(0, 0, pages, 70); }).code, ErrorCode::invalid_argument);
-  EXPECT_EQ(complaint([&] { backend.export_state(0, 0, {pages.data(), 1}, 65); }).code,
+  EXPECT_EQ(complaint([&] { backend.export_state(0, 0, pages, 70); }).code,
+            ErrorCode::invalid_argument);
+  EXPECT_EQ(complaint([&] {
+              backend.export_state(0, 0, {pages.data(), 1}, 65);
+            }).code,
             ErrorCode::invalid_argument);
   EXPECT_EQ(complaint([&] { backend.export_state(0, 0, pages, std::int64_t{1} << 40); }).code,
             ErrorCode::invalid_argument);
@@ -228,28 +250,38 @@ TEST(CpuPrepareErrors, AProgramMustFit) {
       {"x: no buffer 5000", [](auto& s) { find_op<RmsNorm>(s).x.buffer = 5000; }},
       {"lie outside their buffer", [](auto& s) { ++find_op<RmsNorm>(s).x.offset; }},
       {"lie outside their buffer", [](auto& s) { find_op<RmsNorm>(s).x.offset = -1; }},
-      {"lie outside their buffer", [](auto& s) { find_op<RmsNorm>(s).x.stride = std::int64_t{1} << 62; }},
-      {"lie outside their buffer", [](auto& s) { s.programs[0].buffers[0].offset = std::int64_t{1} << 62; }},
+      {"lie outside their buffer",
+       [](auto& s) { find_op<RmsNorm>(s).x.stride = std::int64_t{1} << 62; }},
+      {"lie outside their buffer",
+       [](auto& s) { s.programs[0].buffers[0].offset = std::int64_t{1} << 62; }},
       {"lie outside their buffer", [](auto& s) { s.programs[0].scratch_bytes = 64; }},
       {"expected F32, found U8", [](auto& s) { find_op<SwiGlu>(s).up.dtype = DType::u8; }},
       {"weight: no constant 77", [](auto& s) { find_op<RmsNorm>(s).weight = 77; }},
-      {"weight: expected 64, found", [](auto& s) { find_op<RmsNorm>(s).weight = find_op<DeltaRule>(s).layer + 5; }},
-      {"layer: expected one of the state's delta-net", [](auto& s) { find_op<DeltaRule>(s).layer = 1; }},
-      {"shape: expected that of the state's layer", [](auto& s) { find_op<DeltaRule>(s).shape.key_dim = 16; }},
-      {"layer: expected one of the state's attention", [](auto& s) { find_op<Attention>(s).layer = -1; }},
+      {"weight: expected 64, found",
+       [](auto& s) { find_op<RmsNorm>(s).weight = find_op<DeltaRule>(s).layer + 5; }},
+      {"layer: expected one of the state's delta-net",
+       [](auto& s) { find_op<DeltaRule>(s).layer = 1; }},
+      {"shape: expected that of the state's layer",
+       [](auto& s) { find_op<DeltaRule>(s).shape.key_dim = 16; }},
+      {"layer: expected one of the state's attention",
+       [](auto& s) { find_op<Attention>(s).layer = -1; }},
       {"rope: expected a table", [](auto& s) { find_op<QkNormRope>(s).rotary_dim = 16; }},
       {"group: expected a divisor", [](auto& s) { find_op<GatedRmsNorm>(s).group = 33; }},
-      {"expected a constant [channels, kernel]", [](auto& s) { find_op<DeltaConv>(s).weight = -3; }},
-      {"gate: expected heads inside the row", [](auto& s) { find_op<SigmoidGate>(s).gate_head_stride = 1000; }},
+      {"expected a constant [channels, kernel]",
+       [](auto& s) { find_op<DeltaConv>(s).weight = -3; }},
+      {"gate: expected heads inside the row",
+       [](auto& s) { find_op<SigmoidGate>(s).gate_head_stride = 1000; }},
       {"logits columns: expected 300", [](auto& s) { find_op<Sample>(s).logits.cols = 299; }},
-      {"constant norm: its shape has 64 elements, its data 63", [](auto& s) { s.constants[0].data.pop_back(); }},
+      {"constant norm: its shape has 64 elements, its data 63",
+       [](auto& s) { s.constants[0].data.pop_back(); }},
   };
   for (const BadProgram& bad : all) {
     const ToySizes sizes;
     ModelSpec spec = test::toy_model(sizes);
     bad.spoil(spec);
     CpuBackend backend({1, ""});
-    const Complaint c = complaint([&] { backend.prepare(std::move(spec), test::toy_state(sizes), {}); });
+    const Complaint c =
+        complaint([&] { backend.prepare(std::move(spec), test::toy_state(sizes), {}); });
     EXPECT_EQ(c.code, ErrorCode::internal) << bad.says << ": " << c.text;
     EXPECT_NE(c.text.find(bad.says), std::string::npos) << bad.says << ": " << c.text;
   }

@@ -52,7 +52,8 @@ struct Toy {
       Sequence s;
       s.slot = i;
       // pages of a slot are scattered over the pool
-      for (std::int32_t p = 0; p < kPagesEach; ++p) s.pages.push_back(p * sizes.slots + (i * 3 + p) % sizes.slots);
+      for (std::int32_t p = 0; p < kPagesEach; ++p)
+        s.pages.push_back(p * sizes.slots + (i * 3 + p) % sizes.slots);
       sequences.push_back(s);
     }
   }
@@ -190,8 +191,8 @@ TEST(CpuSequences, JoiningAndLeavingIsLikeBeingAlone) {
       Toy toy(threads, isa_name(isa));
       const std::vector<Trace> got = together(toy);
       for (std::size_t i = 0; i < got.size(); ++i) {
-        SCOPED_TRACE(std::string(isa_name(isa)) + ", " + std::to_string(threads) + " threads, sequence " +
-                     std::to_string(i));
+        SCOPED_TRACE(std::string(isa_name(isa)) + ", " + std::to_string(threads) +
+                     " threads, sequence " + std::to_string(i));
         EXPECT_EQ(got[i].tokens, expected[i].tokens);
         ASSERT_EQ(got[i].logits.size(), expected[i].logits.size());
         for (std::size_t t = 0; t < got[i].logits.size(); ++t) {
@@ -346,7 +347,8 @@ TEST(CpuSequences, ScoresAreTheLogitsOfEveryRow) {
     double sum = 0;
     for (const float z : logits[i]) sum += std::exp(static_cast<double>(z));
     const auto target = static_cast<std::size_t>(b.batch.targets[i]);
-    EXPECT_NEAR(scoring.out.logprobs[i], static_cast<double>(logits[i][target]) - std::log(sum), 1e-5);
+    EXPECT_NEAR(scoring.out.logprobs[i], static_cast<double>(logits[i][target]) - std::log(sum),
+                1e-5);
   }
   EXPECT_TRUE(same(stepping.prefill(0, tokens), logits.back()));
 }

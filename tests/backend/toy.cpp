@@ -64,9 +64,11 @@ ToyIds load(Parts parts) {
   std::vector<float>& table = parts.spec.constants.back().data;
   for (std::int64_t p = 0; p < s.positions; ++p) {
     for (std::int64_t i = 0; i < dim / 4; ++i) {
-      const double angle = static_cast<double>(p) * std::pow(1e4, -4.0 * static_cast<double>(i) / static_cast<double>(dim));
+      const double angle = static_cast<double>(p) *
+                           std::pow(1e4, -4.0 * static_cast<double>(i) / static_cast<double>(dim));
       table[static_cast<std::size_t>(p * dim / 2 + i)] = static_cast<float>(std::cos(angle));
-      table[static_cast<std::size_t>(p * dim / 2 + dim / 4 + i)] = static_cast<float>(std::sin(angle));
+      table[static_cast<std::size_t>(p * dim / 2 + dim / 4 + i)] =
+          static_cast<float>(std::sin(angle));
     }
   }
   id.gate = parts.weight("gate", s.inner, s.hidden);
@@ -123,7 +125,8 @@ Program toy_program(const ToySizes& s, const ToyIds& id, ProgramClass cls) {
   ProgramBuilder p(cls);
   Tensor x = p.buffer(Rows::tokens, s.hidden);
   p.op("embed", Embed{id.embed, x});
-  if (s.has_delta) x = p.add("delta.add", x, delta_layer(p, s, id, p.norm("delta.in", x, id.norm[0])));
+  if (s.has_delta)
+    x = p.add("delta.add", x, delta_layer(p, s, id, p.norm("delta.in", x, id.norm[0])));
   if (s.has_attention) {
     x = p.add("attn.add", x, attention_layer(p, s, id, p.norm("attn.in", x, id.norm[1])));
   }

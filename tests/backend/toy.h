@@ -16,7 +16,9 @@ class ProgramBuilder {
   explicit ProgramBuilder(ProgramClass cls) { program_.cls = cls; }
 
   Tensor buffer(Rows rows, std::int64_t cols, DType dtype = DType::f32);
-  void op(std::string name, OpArgs args) { program_.ops.push_back({std::move(name), std::move(args), {}, {}}); }
+  void op(std::string name, OpArgs args) {
+    program_.ops.push_back({std::move(name), std::move(args), {}, {}});
+  }
   Tensor linear(const std::string& name, Tensor x, WeightId weight, std::int64_t n);
   Tensor norm(const std::string& name, Tensor x, ConstantId weight);
   Tensor add(const std::string& name, Tensor a, Tensor b);
@@ -43,14 +45,15 @@ ModelSpec toy_model(const ToySizes& sizes, std::uint32_t seed = 1);
 StateSizes toy_state(const ToySizes& sizes);
 
 // A dense f32 weight with invented values.
-Weight random_weight(const std::string& name, std::int64_t rows, std::int64_t cols, std::uint32_t seed);
+Weight random_weight(const std::string& name, std::int64_t rows, std::int64_t cols,
+                     std::uint32_t seed);
 
 // What a schedule keeps of one sequence.
 struct Sequence {
   std::int32_t slot = 0;
   std::vector<std::int32_t> pages;
-  std::vector<std::int32_t> tokens;     // fed and accepted, or taken back later
-  std::int64_t length = 0;              // positions in the state, pending rows included
+  std::vector<std::int32_t> tokens;  // fed and accepted, or taken back later
+  std::int64_t length = 0;           // positions in the state, pending rows included
   std::int32_t pending = 0;
   SampleParams sampling;
 };

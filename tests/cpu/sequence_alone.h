@@ -7,16 +7,18 @@
 #include <utility>
 #include <vector>
 
-#include "core/numerics/philox.h"
 #include "core/state/state_layout.h"
 #include "tests/cpu/sequence_reference.h"
 
 namespace nibble::test {
 
+// In [-1, 1), by one mixing step (splitmix64) of the three numbers.
 inline float noise(std::uint64_t seed, std::int64_t position, std::int64_t i) {
-  return num::uniform(seed, static_cast<std::uint64_t>(position), static_cast<std::uint32_t>(i)) *
-             2 -
-         1;
+  std::uint64_t z = (seed * 0x100000001B3u + static_cast<std::uint64_t>(position)) * 0x10001u +
+                    static_cast<std::uint64_t>(i) * 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return static_cast<float>(static_cast<std::int64_t>(z ^ (z >> 31)) >> 40) * 0x1p-23f;
 }
 inline Row noise_row(std::uint64_t seed, std::int64_t position, std::int64_t count) {
   Row r(at(count));

@@ -3,7 +3,9 @@
 
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -68,6 +70,10 @@ inline std::string sha256(std::string_view data) {
     for (int shift = 28; shift >= 0; shift -= 4) hex += "0123456789abcdef"[(word >> shift) & 15];
   }
   return hex;
+}
+
+inline std::string sha256(std::span<const std::byte> data) {
+  return sha256(std::string_view(reinterpret_cast<const char*>(data.data()), data.size()));
 }
 
 }  // namespace nibble::test

@@ -13,7 +13,9 @@ namespace nibble::cpu {
 
 namespace {
 
-const SampleKernels& kernels_of(Isa isa) { NIBBLE_PICK_ISA(isa, sample_kernels()); }
+const SampleKernels& kernels_of(Isa isa) {
+  NIBBLE_PICK_ISA(isa, sample_kernels());
+}
 
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 // Below this a candidate adds nothing to a running sum that starts at 1 and cannot be drawn.
@@ -185,8 +187,7 @@ void sample(Isa isa, Parallel& parallel, std::span<const SampleRow> rows, std::i
 }
 
 void token_logprob(Isa isa, Parallel& parallel, const float* logits, std::int64_t stride,
-                   std::int64_t vocab, std::span<const std::int32_t> targets,
-                   double* logprobs) {
+                   std::int64_t vocab, std::span<const std::int32_t> targets, double* logprobs) {
   const SampleKernels& kernels = kernels_of(isa);
   const auto count = static_cast<std::int64_t>(targets.size());
   parallel(count, 1, [&](std::int64_t begin, std::int64_t end) {

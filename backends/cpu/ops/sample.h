@@ -28,7 +28,6 @@ void sample(Isa isa, Parallel& parallel, std::span<const SampleRow> rows, std::i
 
 // logprobs[i] of targets[i] under row i of logits [rows, stride]. No scratch.
 void token_logprob(Isa isa, Parallel& parallel, const float* logits, std::int64_t stride,
-                   std::int64_t vocab, std::span<const std::int32_t> targets,
-                   double* logprobs);
+                   std::int64_t vocab, std::span<const std::int32_t> targets, double* logprobs);
 
 }  // namespace nibble::cpu

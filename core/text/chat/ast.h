@@ -152,7 +152,7 @@ struct DataStmt final : Stmt {
 struct OutputStmt final : Stmt {
   using Stmt::Stmt;
   Flow exec(Run& run) const override;
-  ExprPtr value;
+  std::vector<ExprPtr> values;  // {% print %} takes several
 };
 struct IfStmt final : Stmt {
   using Stmt::Stmt;

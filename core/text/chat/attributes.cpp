@@ -115,11 +115,9 @@ Value missing(Run& run, const Value& o, const Value& key) {
   return run.undefined(std::string("a ") + type_name(o) + " has no element " + to_repr(run, key));
 }
 
-std::int64_t bound(Run& run, const Value& v, std::int64_t otherwise, std::int64_t low,
-                   std::int64_t high, std::int64_t size) {
+std::int64_t bound(const Value& v, std::int64_t otherwise, std::int64_t low, std::int64_t high,
+                   std::int64_t size) {
   if (v.is(Kind::none)) return otherwise;
-  if (v.is_undefined()) run.use_of_undefined(v);
-  if (!v.is_whole()) run.fail(std::string("a slice needs integers, found ") + type_name(v));
   std::int64_t i = v.whole();
   if (i < 0) i = i < -size ? std::numeric_limits<std::int64_t>::min() : i + size;
   return std::clamp(i, low, high);
@@ -145,17 +143,22 @@ Value slice(Run& run, const Value& o, const Value& start, const Value& stop, con
   if (!o.is_string() && !is_seq(o) && !o.is(Kind::range)) {
     return run.undefined(std::string("a ") + type_name(o) + " cannot be sliced");
   }
+  for (const Value* v : {&start, &stop, &step}) {
+    if (v->is_undefined()) run.use_of_undefined(*v);
+    if (!v->is(Kind::none) && !v->is_whole()) {
+      return run.undefined(std::string("a slice needs integers, found ") + type_name(*v));
+    }
+  }
   const auto size = static_cast<std::int64_t>(length_of(run, o));
   std::int64_t by = 1;
   if (!step.is(Kind::none)) {
-    if (!step.is_whole()) run.fail(std::string("a slice needs integers, found ") + type_name(step));
     by = std::clamp<std::int64_t>(step.whole(), -size - 1, size + 1);
     if (by == 0 && step.whole() == 0) run.fail("a slice step cannot be zero");
   }
   const bool back = by < 0;
   const std::int64_t low = back ? -1 : 0, high = back ? size - 1 : size;
-  const std::int64_t from = bound(run, start, back ? high : low, low, high, size);
-  const std::int64_t to = bound(run, stop, back ? low : high, low, high, size);
+  const std::int64_t from = bound(start, back ? high : low, low, high, size);
+  const std::int64_t to = bound(stop, back ? low : high, low, high, size);
   const std::int64_t count = back ? (to < from ? (from - to - 1) / -by + 1 : 0)
                                   : (from < to ? (to - from - 1) / by + 1 : 0);
   if (o.is(Kind::range)) {

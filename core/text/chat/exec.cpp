@@ -45,7 +45,7 @@ Flow DataStmt::exec(Run& run) const {
 }
 
 Flow OutputStmt::exec(Run& run) const {
-  write_value(run, run.eval(*value));
+  for (const auto& e : values) write_value(run, run.eval(*e));
   return Flow::next;
 }
 

@@ -17,7 +17,7 @@ struct WrapStyle {
 };
 
 bool blank(char32_t c) { return c == ' ' || (c >= 9 && c <= 13); }
-bool letter(char32_t c) { return c == '_' || (is_word(c) && !is_numeric(c)); }
+bool letter(char32_t c) { return is_word(c) && !is_decimal(c); }
 bool before_dash(char32_t c) {
   return is_word(c) || c == '!' || c == '"' || c == '\'' || c == '&' || c == '.' || c == ',' || c == '?';
 }

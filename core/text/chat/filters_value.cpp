@@ -45,16 +45,16 @@ bool parse_whole(std::string_view s, int base, Value* out) {
   }
   if (digits.empty() || digits[0] == '-' || digits.size() > 4300) return false;
   std::int64_t v = 0;
-  const std::string number = (minus ? "-" : "") + digits;
-  const auto r = std::from_chars(number.data(), number.data() + number.size(), v, base);
-  if (r.ptr != number.data() + number.size()) return false;
+  if (minus) digits.insert(digits.begin(), '-');
+  const auto r = std::from_chars(digits.data(), digits.data() + digits.size(), v, base);
+  if (r.ptr != digits.data() + digits.size()) return false;
   if (r.ec == std::errc()) {
     *out = Value::integer(v);
     return true;
   }
   if (r.ec != std::errc::result_out_of_range || base != 10) return false;
-  const auto first = std::min(digits.find_first_not_of('0'), digits.size() - 1);
-  *out = big_literal((minus ? "-" : "") + digits.substr(first));
+  digits.erase(minus ? 1 : 0, digits.find_first_not_of("-0") - (minus ? 1 : 0));
+  *out = big_literal(std::move(digits));
   return true;
 }
 
@@ -75,8 +75,11 @@ bool parse_real(std::string_view s, double* out) {
 
 Value whole_of_real(Run& run, double d, const Value& otherwise) {
   if (std::isnan(d) || std::isinf(d)) return otherwise;
-  if (std::abs(d) >= 9.2e18) run.fail("integer overflow: the number needs more than 64 bits");
-  return Value::integer(static_cast<std::int64_t>(d));
+  if (std::abs(d) < 9.2e18) return Value::integer(static_cast<std::int64_t>(d));
+  FormatSpec spec;
+  spec.type = 'f';
+  spec.precision = 0;
+  return big_literal(format_real(run, d, spec));
 }
 
 Value to_int(Run& run, Args& a) {
@@ -136,7 +139,7 @@ Value round(Run& run, Args& a) {
       std::int64_t unit = 1;
       for (std::int64_t k = 0; k < -places; ++k) unit *= 10;
       std::int64_t down = v.whole() / unit, rest = v.whole() % unit;
-      const std::int64_t twice = 2 * std::abs(rest / 1);
+      const std::int64_t twice = 2 * std::abs(rest);
       if (twice > unit || (twice == unit && down % 2 != 0)) down += rest < 0 ? -1 : 1;
       return binary(run, Op::mul, Value::integer(down), Value::integer(unit));
     }
@@ -160,7 +163,7 @@ Value to_json(Run& run, Args& a) {
       fill.fill(" ", want_integer(run, a.at[1], "tojson: the indent"));
       style.indent = fill.take();
     }
-    style.item_separator = ",";
+    style.item_separator.assign(1, ',');
   }
   if (a.has(2) && !a.at[2].is(Kind::none)) {
     const auto two = items_of(run, a.at[2]);

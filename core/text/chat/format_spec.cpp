@@ -41,7 +41,7 @@ std::string numeric(Run& run, bool negative, const std::string& prefix, std::str
   if (spec.align == '=' || (spec.zero && spec.align == '\0')) {
     FormatSpec inner = spec;
     inner.align = '>';
-    if (spec.zero && spec.align == '\0') inner.fill = "0";
+    if (spec.zero && spec.align == '\0') inner.fill.assign(1, '0');
     inner.width = std::max<std::int64_t>(0, spec.width - static_cast<std::int64_t>(head.size()));
     return head + pad(run, digits, inner, '>');
   }
@@ -64,11 +64,12 @@ std::string fixed(double v, int precision) {
   return std::string(buffer.data(), end);
 }
 
-std::string general(double v, int precision, bool alternate) {
+// `exponent_from`: the exponent from which the notation with one is taken.
+std::string general(double v, int precision, int exponent_from, bool alternate) {
   precision = std::max(precision, 1);
   const std::string e = scientific(v, precision - 1, false);
   const int exponent = std::atoi(e.c_str() + e.find('e') + 1);
-  const bool exponential = exponent < -4 || exponent >= precision;
+  const bool exponential = exponent < -4 || exponent >= exponent_from;
   std::string out = exponential ? e : fixed(v, precision - 1 - exponent);
   if (alternate || out.find('.') == std::string::npos) return out;
   const std::size_t tail = std::min(out.find('e'), out.size());
@@ -130,11 +131,11 @@ std::string format_real(Run& run, double v, const FormatSpec& spec) {
     case 'g':
     case 'G':
     case 'n':
-      digits = general(m, precision, spec.alternate);
+      digits = general(m, precision, std::max(precision, 1), spec.alternate);
       if (upper) std::replace(digits.begin(), digits.end(), 'e', 'E');
       break;
     default:  // as str(), with a precision as g but never without a point
-      digits = spec.precision < 0 ? real_text(m) : general(m, precision, false);
+      digits = spec.precision < 0 ? real_text(m) : general(m, precision, precision - 1, false);
       if (digits.find_first_of(".e") == std::string::npos) digits += ".0";
   }
   return numeric(run, negative, "", std::move(digits), spec, 3);
@@ -160,7 +161,7 @@ FormatSpec parse_spec(Run& run, std::string_view s) {
     ++at;
     if (!spec.align) {
       spec.zero = true;
-      spec.fill = "0";
+      spec.fill.assign(1, '0');
     }
   }
   const auto number = [&](std::int64_t most) {

@@ -164,10 +164,8 @@ Value isprintable(Run& run, Args& a) {
 }
 Value isascii(Run&, Args& a) { return Value::boolean(str_of(a.self).points == self_text(a).size()); }
 Value isidentifier(Run& run, Args& a) {
-  if (!self_text(a).empty() && is_decimal(static_cast<unsigned char>(self_text(a)[0]))) {
-    return Value::boolean(false);
-  }
-  return every<is_word>(run, a);
+  run.step(self_text(a).size() / 16);
+  return Value::boolean(is_identifier(self_text(a)));
 }
 Value one_case(Run& run, Args& a, bool upper) {
   const std::string& s = self_text(a);
@@ -206,8 +204,8 @@ Value padded(Run& run, Args& a, char align) {
   spec.align = align;
   if (a.has(1)) {
     spec.fill = want_text(run, a.at[1], "the fill character");
-    if (count_points(spec.fill) != 1) run.fail("the fill character must be one character");
     if (is_markup(a.self)) spec.fill = escape_html(run, spec.fill);
+    if (count_points(spec.fill) != 1) run.fail("the fill character must be one character");
   }
   if (align == '^') return like(run, a, centered(run, self_text(a), spec));
   return like(run, a, pad(run, self_text(a), spec, align));
@@ -221,7 +219,7 @@ Value zfill(Run& run, Args& a) {
   const bool sign = !s.empty() && (s[0] == '-' || s[0] == '+');
   const std::int64_t width = want_integer(run, a.at[0], "the width");
   spec.width = sign && width > 0 ? width - 1 : width;
-  spec.fill = "0";
+  spec.fill.assign(1, '0');
   std::string out = sign ? std::string(1, s[0]) : "";
   out += pad(run, sign ? s.substr(1) : s, spec, '>');
   return like(run, a, std::move(out));

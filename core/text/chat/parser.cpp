@@ -87,7 +87,7 @@ Body Parser::body(const std::string& tag, Words ends, Place place) {
     } else if (t.kind == Tok::output_begin) {
       auto e = tuple(true, {}, false);
       auto s = std::make_unique<OutputStmt>(e->line);
-      s->value = std::move(e);
+      s->values.push_back(std::move(e));
       expect(Tok::output_end);
       out.push_back(std::move(s));
     } else if (t.kind == Tok::tag_begin) {
@@ -125,7 +125,10 @@ std::unique_ptr<Stmt> Parser::statement() {
   }
   if (t.text == "print") {
     auto s = std::make_unique<OutputStmt>(line);
-    s->value = tuple(true, {}, false);
+    while (!is(Tok::tag_end)) {
+      if (!s->values.empty()) expect(Tok::comma);
+      s->values.push_back(expression());
+    }
     return s;
   }
   fail("unknown tag '" + t.text + "'", line);

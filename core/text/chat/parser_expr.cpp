@@ -454,7 +454,7 @@ ExprPtr Parser::call(ExprPtr e) {
 
 std::string Parser::dotted_name() {
   std::string name = expect(Tok::name).text;
-  while (skip(Tok::dot)) name += "." + expect(Tok::name).text;
+  while (skip(Tok::dot)) (name += '.') += expect(Tok::name).text;
   return name;
 }
 

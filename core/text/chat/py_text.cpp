@@ -130,6 +130,20 @@ bool is_lower(char32_t c) {
 bool is_title(char32_t c) { return c >= 0x80 && category(c) == UTF8PROC_CATEGORY_LT; }
 bool is_word(char32_t c) { return c == '_' || is_alpha(c) || is_numeric(c); }
 
+bool is_identifier(std::string_view s) {
+  for (std::size_t at = 0; at < s.size();) {
+    int n;
+    const char32_t c = decode_at(s, at, &n);
+    const auto k = category(c);
+    const bool start = c == '_' || is_alpha(c) || k == UTF8PROC_CATEGORY_NL;
+    const bool more = k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_MN ||
+                      k == UTF8PROC_CATEGORY_MC || k == UTF8PROC_CATEGORY_PC;
+    if (!start && (at == 0 || !more)) return false;
+    at += static_cast<std::size_t>(n);
+  }
+  return !s.empty();
+}
+
 std::u32string char_set(std::string_view s) {
   std::u32string out;
   for (std::size_t at = 0; at < s.size();) {
@@ -208,7 +222,7 @@ std::vector<std::string_view> split_space(std::string_view s, std::int64_t most)
   s = strip_left(s);
   while (!s.empty()) {
     if (most >= 0 && static_cast<std::int64_t>(out.size()) == most) {
-      out.push_back(strip_right(s));
+      out.push_back(s);
       break;
     }
     std::size_t at = 0;
@@ -225,7 +239,7 @@ std::vector<std::string_view> split_space_right(std::string_view s, std::int64_t
   s = strip_right(s);
   while (!s.empty()) {
     if (most >= 0 && static_cast<std::int64_t>(out.size()) == most) {
-      out.push_back(strip_left(s));
+      out.push_back(s);
       break;
     }
     std::size_t at = s.size();

@@ -26,6 +26,7 @@ bool is_upper(char32_t c);  // Lu or other uppercase
 bool is_lower(char32_t c);
 bool is_title(char32_t c);
 bool is_word(char32_t c);  // \w of Python's re
+bool is_identifier(std::string_view s);
 
 std::string to_upper(std::string_view s);
 std::string to_lower(std::string_view s);

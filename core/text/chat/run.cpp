@@ -242,7 +242,9 @@ Value Run::undefined(std::string message) {
 }
 
 Value Run::undefined_name(std::string_view name) {
-  return undefined("'" + std::string(name) + "' is undefined");
+  std::string message(1, '\'');
+  message += name;
+  return undefined(message + "' is undefined");
 }
 
 Value Run::name_space(std::shared_ptr<Namespace> ns) {
