@@ -42,11 +42,11 @@ std::string BenchReport::markdown() const {
         roof.threads, roof.read_bytes_per_second / 1e9, format_bytes(static_cast<std::uint64_t>(roof.buffer_bytes)),
         roof.float_flops_per_second / 1e9, roof.instructions);
   }
-  Table table({{"test"}, {"batch", true}, {"tokens/s", true}, {"ms/step", true}, {"of roof", true}, {"roof"}});
+  Table table({{"test"}, {"batch", true}, {"tokens/s", true}, {"ms", true}, {"of roof", true}, {"roof"}});
   for (const BenchResult& r : results) {
     const double step = is_decode(r) ? r.what.batch / r.mean : static_cast<double>(r.what.tokens) / r.mean;
     table.add({r.what.name(), std::to_string(r.what.batch),
-               fmt::format("{} ± {}", format_rate(r.mean), format_rate(r.deviation)),
+               fmt::format("{:.2f} ± {:.2f}", r.mean, r.deviation),
                fmt::format("{:.3f}", step * 1e3),
                has_roof ? fmt::format("{:.1f} %", 100 * roof_part(r)) : "-",
                !has_roof      ? "-"

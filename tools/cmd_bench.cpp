@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kFooter = R"(Rows: ppN reads a prompt of N tokens (until its first token); tgN generates N tokens, after @ dD
 tokens that are held; batch: sequences that decode together. tokens/s is of all sequences, mean ±
-standard deviation over the repetitions, after one warm-up.
+standard deviation over the repetitions, after one warm-up; ms is one prompt or one decode step.
 Beside them: this machine's read bandwidth and float32 multiply-add rate, measured in the same run,
 and how much of them the rows reach (decode: packed weight bytes of a step; prefill: linear layers).
 

@@ -79,15 +79,16 @@ std::int64_t EngineLoop::room(const Sequence& s) const {
   return config_.capacity - static_cast<std::int64_t>(s.tokens.size());
 }
 
-// Pages for `more` tokens beyond those held, and one more position for the answer.
-void EngineLoop::reserve(Sequence& s, std::int64_t more) {
+// Pages for `more` tokens beyond those held; `spare` positions must stay free behind them.
+void EngineLoop::reserve(Sequence& s, std::int64_t more, std::int64_t spare) {
   const auto held = static_cast<std::int64_t>(s.tokens.size());
-  if (more >= config_.capacity - held) {
+  if (more > config_.capacity - held - spare) {
     throw Error(ErrorCode::context_full,
                 "[session] a prompt of " + std::to_string(more) + " tokens does not fit: the session holds " +
                     std::to_string(held) + " of " + std::to_string(config_.capacity) +
-                    " positions and one must stay free for the answer (kv_tokens and the model's " +
-                    "max_position_embeddings set the limit)");
+                    " positions" +
+                    (spare > 0 ? " and one must stay free for the answer" : "") +
+                    " (kv_tokens and the model's max_position_embeddings set the limit)");
   }
   if (!pages_.grow(s.pages, held + more)) {
     throw Error(ErrorCode::context_full,
@@ -108,7 +109,7 @@ void EngineLoop::submit(Sequence& s, std::span<const std::int32_t> prompt, const
                 s.tokens.empty() ? "[session] the prompt is empty and so is the session"
                                  : "[session] the prompt is empty and no token waits to be run");
   }
-  reserve(s, static_cast<std::int64_t>(prompt.size()));
+  reserve(s, static_cast<std::int64_t>(prompt.size()), /*spare=*/1);
 
   s.tokens.insert(s.tokens.end(), prompt.begin(), prompt.end());
   if (!prompt.empty()) s.last_sampled = false;

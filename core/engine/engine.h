@@ -66,7 +66,7 @@ class EngineLoop {
   void finish(Sequence& s, StopReason reason);
   void expect_usable(const Sequence& s) const;
   void check_tokens(std::span<const std::int32_t> tokens) const;
-  void reserve(Sequence& s, std::int64_t more);
+  void reserve(Sequence& s, std::int64_t more, std::int64_t spare);
 
   mutable std::mutex mutex_;
   std::unique_ptr<Backend> backend_;

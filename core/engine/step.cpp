@@ -102,7 +102,7 @@ std::vector<double> EngineLoop::score(Sequence& s, std::span<const std::int32_t>
     ++program;
   }
   if (program == config_.classes.size()) throw Error(ErrorCode::internal, "[engine] no scoring program");
-  reserve(s, static_cast<std::int64_t>(tokens.size()));
+  reserve(s, static_cast<std::int64_t>(tokens.size()), /*spare=*/0);
   s.tokens.insert(s.tokens.end(), tokens.begin(), tokens.end());
   if (!tokens.empty()) s.last_sampled = false;
 

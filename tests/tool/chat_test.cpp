@@ -49,15 +49,35 @@ TEST(Chat, SecondTurnIsThatOfAFreshSession) {
   EXPECT_EQ(kept.out, "The capital of Japan is Tokyo.\n" + fresh.out);
 }
 
-TEST(Chat, RewrittenHistoryGoesBackToAMark) {
-  // The template drops what precedes </think> in earlier answers; trimming drops the stop text's space.
-  const ToolRun run = run_tool({"chat", model_path(), "--verbose", "-n", "4"},
+TEST(Chat, RewrittenHistoryGoesBackToTheMarkBeforeIt) {
+  // The session has read " Tokyo", the answer's text ends before it: the second turn is read again, the
+  // first one is not.
+  const ToolRun run = run_tool({"chat", model_path(), "--verbose", "--stop", "Tokyo"},
+                               {.input = "What is the capital of Italy?\nWhat is the capital of Japan?\nAnd of Peru?\n"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const std::vector<Turn> read = turns(run.err);
+  ASSERT_EQ(read.size(), 3u) << run.err;
+  EXPECT_EQ(read[2].kept, read[1].kept);
+  EXPECT_NE(run.err.find("to " + std::to_string(read[1].kept) + "\n"), std::string::npos) << run.err;
+
+  const std::string conversation =
+      "<|im_start|>user\nWhat is the capital of Italy?<|im_end|>\n<|im_start|>assistant\nThe capital of Italy is "
+      "Rome.<|im_end|>\n<|im_start|>user\nWhat is the capital of Japan?<|im_end|>\n<|im_start|>assistant\nThe "
+      "capital of Japan is<|im_end|>\n<|im_start|>user\nAnd of Peru?<|im_end|>\n<|im_start|>assistant\n";
+  const ToolRun fresh = run_tool({"generate", model_path(), "-p", conversation, "--stop", "Tokyo"});
+  ASSERT_EQ(fresh.code, 0) << fresh.err;
+  EXPECT_EQ(run.out, "The capital of Italy is Rome.\nThe capital of Japan is \n" + fresh.out);
+}
+
+TEST(Chat, NewSystemMessageIsReadFromTheBeginning) {
+  const ToolRun run = run_tool({"chat", model_path(), "--verbose"},
                                {.input = "What is the capital of Japan?\n/system You are brief.\nAnd of Italy?\n"});
   ASSERT_EQ(run.code, 0) << run.err;
-  EXPECT_NE(run.err.find("the template rewrote the history: back from token"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("the template rewrote the history: back from token 23 to the beginning"), std::string::npos)
+      << run.err;
   const std::vector<Turn> read = turns(run.err);
   ASSERT_EQ(read.size(), 2u);
-  EXPECT_EQ(read[1].kept, 0) << "a new system message changes the first token";
+  EXPECT_EQ(read[1].kept, 0);
 }
 
 TEST(Chat, Commands) {

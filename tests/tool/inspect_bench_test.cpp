@@ -144,6 +144,14 @@ TEST(Perplexity, WindowsAndErrors) {
   EXPECT_EQ(overlapping.find("scored")->as_int(), tokens - 1);
   EXPECT_LT(perplexity, apart.find("perplexity")->as_double()) << "more context predicts better here";
 
+  // A window may fill every position of the model.
+  std::string much;
+  while (much.size() < 40000) much += text;
+  const ToolRun full = run_tool({"perplexity", model_path(), "--context", "4096", "--json"}, {.input = much});
+  ASSERT_EQ(full.code, 0) << full.err;
+  EXPECT_GT(parse_json(full.out).find("tokens")->as_int(), 4096);
+  EXPECT_EQ(parse_json(full.out).find("context")->as_int(), 4096);
+
   const ToolRun text_run = run_tool({"perplexity", model_path(), "-f", file});
   EXPECT_NE(text_run.out.find("perplexity  "), std::string::npos) << text_run.out;
   EXPECT_NE(text_run.out.find(" ± "), std::string::npos) << text_run.out;
