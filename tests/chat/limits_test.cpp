@@ -38,7 +38,7 @@ TEST(ChatLimits, Defaults) {
                "the output is larger than 67108864 bytes", how);
   expect_error("{% for i in range(100000) %}{% for i in range(100000) %}{% endfor %}{% endfor %}",
                "the template takes more than 20000000 steps", how);
-  expect_error(repeat(" ", (1 << 20) + 1), "bytes are read", how);
+  expect_error(repeat(" ", (1 << 20) + 1), "are read", how);
 }
 
 TEST(ChatLimits, Size) {
@@ -117,14 +117,14 @@ TEST(ChatLimits, Time) {
 
 TEST(ChatLimits, Depth) {
   for (const char* open : {"(", "[", "{1:", "-", "not ", "a[", "a(", "1 if 1 else ", "a|d("}) {
-    expect_error("{{ " + repeat(open, 100000) + "1", "nested deeper than");
+    expect_error("{{ " + repeat(open, 20000) + "1", "nested deeper than");
   }
   for (const char* link : {" + 1", " * 1", ".a", "[0]", "()", "|d", " and 1", " or 1", " ** 1"}) {
-    expect_error("{{ a" + repeat(link, 100000) + " }}", "levels");
+    expect_error("{{ a" + repeat(link, 20000) + " }}", "levels");
   }
-  expect_error(repeat("{% if 1 %}", 100000), "nested deeper than");
-  expect_error(repeat("{% for x in [1] %}", 100000), "nested deeper than");
-  expect_error("{% set " + repeat("(", 100000) + "a", "nested deeper than");
+  expect_error(repeat("{% if 1 %}", 20000), "nested deeper than");
+  expect_error(repeat("{% for x in [1] %}", 20000), "nested deeper than");
+  expect_error("{% set " + repeat("(", 20000) + "a", "nested deeper than");
   EXPECT_EQ(test::render("{{ 0" + repeat(" ~ 1", 5000) + " }}").size(), 5001u);
   EXPECT_EQ(test::render("{{ 0" + repeat(" + 1", 200) + " }}"), "200");
   EXPECT_EQ(test::render("{% if 0 %}" + repeat("{% elif 0 %}", 5000) + "{% else %}x{% endif %}"),

@@ -347,7 +347,8 @@ std::string replace_text(Run& run, std::string_view s, std::string_view old, std
 }
 
 const Builtin* find_text_method(std::string_view name) {
-  return find_in_table(kMethods, name);
+  const Builtin* def = find_in_table(kMethods, name);
+  return def ? def : find_pad_method(name);
 }
 
 }  // namespace nibble::chat
