@@ -23,6 +23,7 @@ NIBBLE_INLINE void chains(const LinearBlock& b, const std::byte* panel, std::int
   for (std::int64_t c = 0; c < chunks; ++c) {
     for (int s = 0; s < Segments; ++s) {
       F32x16 w[4];
+      decoder[s].prefetch(c, Segments);
       decoder[s].chunk(c, w);
       for (int j = 0; j < 4; ++j) {
         for (int r = 0; r < Rows; ++r) {

@@ -25,6 +25,7 @@ NIBBLE_INLINE void decode(const PackedWeight& w, std::int64_t panel, std::int64_
   const std::int64_t chunks = count / 4;
   for (std::int64_t c = 0; c < chunks; ++c) {
     F32x16 four[4];
+    decoder.prefetch(c, 1);
     decoder.chunk(c, four);
     for (int j = 0; j < 4; ++j) store(out + (c * 4 + j) * kPanelRows, four[j]);
   }

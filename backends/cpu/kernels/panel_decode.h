@@ -121,6 +121,11 @@ struct PlainDecoder {
   NIBBLE_INLINE void chunk(std::int64_t c, F32x16* w) const {
     for (int j = 0; j < 4; ++j) w[j] = step(c * 4 + j);
   }
+  // The same chunk of the segment `ahead` segments later.
+  NIBBLE_INLINE void prefetch(std::int64_t c, int ahead) const {
+    const std::uint8_t* q = p + (c * 4 + ahead * kSegment) * kPanelRows * Bytes;
+    for (int line = 0; line < (Bytes > 1 ? Bytes : 1); ++line) __builtin_prefetch(q + line * 64);
+  }
 };
 
 struct LoadF32 {
@@ -151,7 +156,7 @@ template <>
 struct Decoder<WeightFormat::nvfp4> {
   const std::uint8_t* p;
   NibbleOrder order;
-  float scales[kSegment / 16 * kPanelRows];
+  alignas(64) float scales[kSegment / 16 * kPanelRows];
 
   NIBBLE_INLINE void open(const PackedWeight& w, const std::byte* panel, std::int64_t k0,
                           std::int64_t count) {
@@ -160,6 +165,9 @@ struct Decoder<WeightFormat::nvfp4> {
     for (std::int64_t b = 0; b < count / 16; ++b) {
       store(scales + b * kPanelRows, load_e4m3(p + b / 4 * kNvfp4GroupBytes + b % 4 * kPanelRows));
     }
+  }
+  NIBBLE_INLINE void prefetch(std::int64_t c, int ahead) const {
+    __builtin_prefetch(codes(c) + ahead * (kSegment / kNvfp4Group * kNvfp4GroupBytes));
   }
   NIBBLE_INLINE const std::uint8_t* codes(std::int64_t c) const {
     return p + c / 16 * kNvfp4GroupBytes + 64 + c % 16 * kNvfp4ChunkBytes;

@@ -23,8 +23,10 @@ void nvfp4(const float* x, std::int64_t cols, float scale, std::uint8_t* codes,
     const std::uint8_t s = num::float_to_e4m3(num::div(num::div(largest(x, 16), 6.0f), scale));
     const float unit = num::mul(num::e4m3_to_float(s), scale);
     scales[g] = s;
+    float value[16];
     std::uint32_t code[16];
-    for (int i = 0; i < 16; ++i) code[i] = num::float_to_e2m1(num::div(x[i], unit));
+    store(value, div(load(x), set1(unit)));
+    for (int i = 0; i < 16; ++i) code[i] = num::float_to_e2m1(value[i]);
     for (int i = 0; i < 8; ++i) {
       codes[g * 8 + i] =
           static_cast<std::uint8_t>(s == 0 ? 0u : code[2 * i] | code[2 * i + 1] << 4);
