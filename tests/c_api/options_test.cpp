@@ -94,7 +94,7 @@ TEST(COptions, ValuesOutOfRangeAreRefused) {
   EXPECT_EQ(with([](auto& o) { o.kv_tokens = -1; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.max_sequences = 0; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.backend = "abacus"; }), NIBBLE_NOT_FOUND);
-  EXPECT_EQ(with([](auto& o) { o.kernels = "abacus"; }), NIBBLE_NOT_FOUND);
+  EXPECT_EQ(with([](auto& o) { o.kernels = "abacus"; }), NIBBLE_UNSUPPORTED);
 }
 
 struct Seen {
