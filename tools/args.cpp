@@ -31,7 +31,8 @@ bool parse_real(const std::string& text, double& value) {
 void check_with(CLI::Option* option, const std::string& type,
                 std::function<std::string(const std::string&)> check) {
   option->type_name(type);
-  option->check(CLI::Validator([check = std::move(check)](std::string& text) { return check(text); }, ""));
+  option->check(
+      CLI::Validator([check = std::move(check)](std::string& text) { return check(text); }, ""));
 }
 
 std::string whole_error(const std::string& text, std::int64_t low, std::int64_t high) {
@@ -49,15 +50,15 @@ CLI::Option* add_int(CLI::App& app, const std::string& flags, int& value, int lo
   return option;
 }
 
-CLI::Option* add_int64(CLI::App& app, const std::string& flags, std::int64_t& value, std::int64_t low,
-                       std::int64_t high, const std::string& help) {
+CLI::Option* add_int64(CLI::App& app, const std::string& flags, std::int64_t& value,
+                       std::int64_t low, std::int64_t high, const std::string& help) {
   CLI::Option* option = app.add_option(flags, value, help)->capture_default_str();
   check_with(option, "N", [=](const std::string& text) { return whole_error(text, low, high); });
   return option;
 }
 
-CLI::Option* add_float(CLI::App& app, const std::string& flags, float& value, double low, double high,
-                       const std::string& help) {
+CLI::Option* add_float(CLI::App& app, const std::string& flags, float& value, double low,
+                       double high, const std::string& help) {
   CLI::Option* option = app.add_option(flags, value, help)->capture_default_str();
   check_with(option, "X", [=](const std::string& text) -> std::string {
     double v = 0;
@@ -70,12 +71,14 @@ CLI::Option* add_float(CLI::App& app, const std::string& flags, float& value, do
 CLI::Option* add_choice(CLI::App& app, const std::string& flags, std::string& value,
                         const std::vector<std::string>& choices, const std::string& help) {
   CLI::Option* option = app.add_option(flags, value, help)->capture_default_str();
-  check_with(option, fmt::format("{}", fmt::join(choices, "|")), [=](const std::string& text) -> std::string {
-    for (const std::string& choice : choices) {
-      if (text == choice) return {};
-    }
-    return fmt::format("expected one of {}, found {}", fmt::join(choices, ", "), in_quotes(text));
-  });
+  check_with(option, fmt::format("{}", fmt::join(choices, "|")),
+             [=](const std::string& text) -> std::string {
+               for (const std::string& choice : choices) {
+                 if (text == choice) return {};
+               }
+               return fmt::format("expected one of {}, found {}", fmt::join(choices, ", "),
+                                  in_quotes(text));
+             });
   return option;
 }
 
@@ -84,16 +87,17 @@ CLI::Option* add_list(CLI::App& app, const std::string& flags, std::string& valu
   return app.add_option(flags, value, help)->capture_default_str()->type_name("N,N,...");
 }
 
-std::vector<std::int64_t> parse_list(const std::string& flag, const std::string& text, std::int64_t low,
-                                     std::int64_t high) {
+std::vector<std::int64_t> parse_list(const std::string& flag, const std::string& text,
+                                     std::int64_t low, std::int64_t high) {
   std::vector<std::int64_t> out;
   std::size_t at = 0;
   while (at <= text.size()) {
     const std::size_t end = std::min(text.find(',', at), text.size());
     std::int64_t v = 0;
     if (!parse_whole(text.substr(at, end - at), v) || v < low || v > high) {
-      throw usage_error(fmt::format("{}: expected whole numbers from {} to {} separated by commas, found {}",
-                                    flag, low, high, in_quotes(text)));
+      throw usage_error(
+          fmt::format("{}: expected whole numbers from {} to {} separated by commas, found {}",
+                      flag, low, high, in_quotes(text)));
     }
     out.push_back(v);
     at = end + 1;
@@ -103,7 +107,8 @@ std::vector<std::int64_t> parse_list(const std::string& flag, const std::string&
 
 void OutputArgs::add(CLI::App& app) {
   app.add_flag("-q,--quiet", quiet, "no progress and no notes, errors only")->group("Messages");
-  app.add_flag("-v,--verbose", verbose, "say more about what happens, on stderr")->group("Messages");
+  app.add_flag("-v,--verbose", verbose, "say more about what happens, on stderr")
+      ->group("Messages");
 }
 
 Verbosity OutputArgs::verbosity() const {
@@ -113,25 +118,30 @@ Verbosity OutputArgs::verbosity() const {
 
 void ModelArgs::add_path(CLI::App& app) {
   app.add_option("MODEL", path,
-                 "folder of a checkpoint: config.json, *.safetensors, tokenizer.json (or one of these files)")
+                 "folder of a checkpoint: config.json, *.safetensors, tokenizer.json (or one of "
+                 "these files)")
       ->type_name("");
 }
 
 void ModelArgs::add_device(CLI::App& app) {
   const char* group = "Device";
   app.add_option("--backend", backend, "where to run (default: the best that is there)")
-      ->type_name("NAME")->group(group);
+      ->type_name("NAME")
+      ->group(group);
   add_int(app, "--threads", threads, 0, 4096, "CPU threads; 0: all")->group(group);
   app.add_option("--kernels", kernels, "CPU: avx512, avx2, neon or portable (default: the best)")
-      ->type_name("NAME")->group(group);
+      ->type_name("NAME")
+      ->group(group);
   add_choice(app, "--activations", activations, {"a16", "declared"},
-             "inputs of linear layers: not quantised, or as the checkpoint declares")->group(group);
+             "inputs of linear layers: not quantised, or as the checkpoint declares")
+      ->group(group);
 }
 
 void ModelArgs::add_sizes(CLI::App& app) {
   const char* group = "Memory";
   add_int64(app, "--kv-tokens", kv_tokens, 1, std::int64_t{1} << 31,
-            "positions of KV cache to reserve (rounded up to 64)")->group(group);
+            "positions of KV cache to reserve (rounded up to 64)")
+      ->group(group);
   CLI::Option* step = add_int(app, "--step-tokens", step_tokens, 64, 1 << 20,
                               "rows of the largest step, a multiple of 64");
   step->group(group);
@@ -165,13 +175,17 @@ void SamplingArgs::add(CLI::App& app) {
   const char* group = "Sampling";
   add_int(app, "-n,--max-new-tokens", max_new_tokens, 1, 1 << 30, "length of the answer at most")
       ->group(group);
-  add_float(app, "--temperature", temperature, 0, 100, "0: always the likeliest token")->group(group);
+  add_float(app, "--temperature", temperature, 0, 100, "0: always the likeliest token")
+      ->group(group);
   add_int(app, "--top-k", top_k, 0, 1 << 30, "only the K likeliest tokens; 0: all")->group(group);
   add_float(app, "--top-p", top_p, 0, 1, "only the likeliest tokens that sum to P")->group(group);
-  add_float(app, "--min-p", min_p, 0, 1, "only tokens of at least P times the likeliest")->group(group);
+  add_float(app, "--min-p", min_p, 0, 1, "only tokens of at least P times the likeliest")
+      ->group(group);
   add_float(app, "--repetition-penalty", repetition_penalty, 0.01, 100,
-            "over 1: tokens that occurred before get less likely")->group(group);
-  CLI::Option* option = app.add_option("--seed", seed, "same seed, same text (default: drawn, see --stats)");
+            "over 1: tokens that occurred before get less likely")
+      ->group(group);
+  CLI::Option* option =
+      app.add_option("--seed", seed, "same seed, same text (default: drawn, see --stats)");
   option->group(group);
   check_with(option, "N", [](const std::string& text) -> std::string {
     std::uint64_t v = 0;
@@ -179,8 +193,11 @@ void SamplingArgs::add(CLI::App& app) {
     return fmt::format("expected a whole number from 0 to {}, found {}",
                        std::numeric_limits<std::uint64_t>::max(), in_quotes(text));
   });
-  option = app.add_option("--stop", stop, "text that ends the answer and is not part of it; repeatable");
-  option->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->group(group);
+  option =
+      app.add_option("--stop", stop, "text that ends the answer and is not part of it; repeatable");
+  option->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group(group);
   check_with(option, "TEXT", [](const std::string& text) -> std::string {
     return text.empty() ? "expected a text that is not empty, found \"\"" : "";
   });

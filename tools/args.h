@@ -15,17 +15,17 @@ namespace nibble::tool {
 
 CLI::Option* add_int(CLI::App& app, const std::string& flags, int& value, int low, int high,
                      const std::string& help);
-CLI::Option* add_int64(CLI::App& app, const std::string& flags, std::int64_t& value, std::int64_t low,
-                       std::int64_t high, const std::string& help);
-CLI::Option* add_float(CLI::App& app, const std::string& flags, float& value, double low, double high,
-                       const std::string& help);
+CLI::Option* add_int64(CLI::App& app, const std::string& flags, std::int64_t& value,
+                       std::int64_t low, std::int64_t high, const std::string& help);
+CLI::Option* add_float(CLI::App& app, const std::string& flags, float& value, double low,
+                       double high, const std::string& help);
 CLI::Option* add_choice(CLI::App& app, const std::string& flags, std::string& value,
                         const std::vector<std::string>& choices, const std::string& help);
 // Whole numbers separated by commas.
 CLI::Option* add_list(CLI::App& app, const std::string& flags, std::string& value,
                       const std::string& help);
-std::vector<std::int64_t> parse_list(const std::string& flag, const std::string& text, std::int64_t low,
-                                     std::int64_t high);
+std::vector<std::int64_t> parse_list(const std::string& flag, const std::string& text,
+                                     std::int64_t low, std::int64_t high);
 
 struct OutputArgs {
   bool quiet = false, verbose = false;

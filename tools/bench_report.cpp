@@ -10,9 +10,13 @@
 namespace nibble::tool {
 namespace {
 
-bool is_decode(const BenchResult& r) { return r.what.kind == BenchCase::Kind::decode; }
+bool is_decode(const BenchResult& r) {
+  return r.what.kind == BenchCase::Kind::decode;
+}
 
-std::uint64_t step_bytes(const ModelInfo& info) { return info.body.bytes + info.head.bytes; }
+std::uint64_t step_bytes(const ModelInfo& info) {
+  return info.body.bytes + info.head.bytes;
+}
 
 }  // namespace
 
@@ -24,7 +28,8 @@ double BenchReport::roof_part(const BenchResult& r) const {
     return steps * static_cast<double>(step_bytes(info)) / roof.read_bytes_per_second;
   }
   const double rows = static_cast<double>(info.body.parameters) * r.mean;
-  const double heads = static_cast<double>(info.head.parameters) * r.mean / static_cast<double>(r.what.tokens);
+  const double heads =
+      static_cast<double>(info.head.parameters) * r.mean / static_cast<double>(r.what.tokens);
   return 2 * (rows + heads) / roof.float_flops_per_second;
 }
 
@@ -33,20 +38,25 @@ std::string BenchReport::markdown() const {
       "nibble {}: {}, {}\n"
       "device: {} ({}), kernels {}, {} threads, profile {}, activations {}\n"
       "weights: {} in all, {} ({} parameters) read by a decode step\n",
-      version(), model, info.architecture, info.backend, info.device, info.kernels, info.threads, info.profile,
-      info.activations, format_bytes(info.weight_bytes), format_bytes(step_bytes(info)),
+      version(), model, info.architecture, info.backend, info.device, info.kernels, info.threads,
+      info.profile, info.activations, format_bytes(info.weight_bytes),
+      format_bytes(step_bytes(info)),
       format_count(static_cast<std::uint64_t>(info.body.parameters + info.head.parameters)));
   if (has_roof) {
     out += fmt::format(
-        "roofs, measured in this run on {} threads: {:.1f} GB/s reads ({} buffer), {:.1f} GFLOP/s float32 ({})\n",
-        roof.threads, roof.read_bytes_per_second / 1e9, format_bytes(static_cast<std::uint64_t>(roof.buffer_bytes)),
+        "roofs, measured in this run on {} threads: {:.1f} GB/s reads ({} buffer), {:.1f} GFLOP/s "
+        "float32 ({})\n",
+        roof.threads, roof.read_bytes_per_second / 1e9,
+        format_bytes(static_cast<std::uint64_t>(roof.buffer_bytes)),
         roof.float_flops_per_second / 1e9, roof.instructions);
   }
-  Table table({{"test"}, {"batch", true}, {"tokens/s", true}, {"ms/step", true}, {"of roof", true}, {"roof"}});
+  Table table(
+      {{"test"}, {"batch", true}, {"tokens/s", true}, {"ms", true}, {"of roof", true}, {"roof"}});
   for (const BenchResult& r : results) {
-    const double step = is_decode(r) ? r.what.batch / r.mean : static_cast<double>(r.what.tokens) / r.mean;
+    const double step =
+        is_decode(r) ? r.what.batch / r.mean : static_cast<double>(r.what.tokens) / r.mean;
     table.add({r.what.name(), std::to_string(r.what.batch),
-               fmt::format("{} ± {}", format_rate(r.mean), format_rate(r.deviation)),
+               fmt::format("{:.2f} ± {:.2f}", r.mean, r.deviation),
                fmt::format("{:.3f}", step * 1e3),
                has_roof ? fmt::format("{:.1f} %", 100 * roof_part(r)) : "-",
                !has_roof      ? "-"
@@ -56,7 +66,9 @@ std::string BenchReport::markdown() const {
   out += '\n';
   out += table.markdown();
   if (has_roof && static_cast<double>(step_bytes(info)) < 128.0 * (1 << 20)) {
-    out += "\nThe weights are small enough for a cache: decode may pass the read roof of the memory.\n";
+    out +=
+        "\nThe weights are small enough for a cache: decode may pass the read roof of the "
+        "memory.\n";
   }
   return out;
 }
@@ -78,38 +90,55 @@ std::string BenchReport::json() const {
                       {"head_parameters", info.head.parameters},
                       {"repetitions", repetitions}};
   if (has_roof) {
-    header.emplace_back("roof", Json::Object{{"threads", roof.threads},
-                                             {"read_bytes_per_second", roof.read_bytes_per_second},
-                                             {"buffer_bytes", roof.buffer_bytes},
-                                             {"float_flops_per_second", roof.float_flops_per_second},
-                                             {"instructions", roof.instructions}});
+    header.emplace_back("roof",
+                        Json::Object{{"threads", roof.threads},
+                                     {"read_bytes_per_second", roof.read_bytes_per_second},
+                                     {"buffer_bytes", roof.buffer_bytes},
+                                     {"float_flops_per_second", roof.float_flops_per_second},
+                                     {"instructions", roof.instructions}});
   }
   Json::Array rows;
   for (const BenchResult& r : results) {
-    Json::Object row{{"test", r.what.name()},
-                     {"kind", is_decode(r) ? "decode" : "prefill"},
-                     {"tokens", r.what.tokens},
-                     {"depth", r.what.depth},
-                     {"batch", r.what.batch},
-                     {"tokens_per_second", r.mean},
-                     {"deviation", r.deviation},
-                     {"samples", Json::Array(r.samples.begin(), r.samples.end())}};
+    Json::Object row{
+        {"test", r.what.name()},    {"kind", is_decode(r) ? "decode" : "prefill"},
+        {"tokens", r.what.tokens},  {"depth", r.what.depth},
+        {"batch", r.what.batch},    {"tokens_per_second", r.mean},
+        {"deviation", r.deviation}, {"samples", Json::Array(r.samples.begin(), r.samples.end())}};
     if (has_roof) row.emplace_back("roof_part", roof_part(r));
     rows.emplace_back(std::move(row));
   }
-  return Json(Json::Object{{"header", std::move(header)}, {"rows", std::move(rows)}}).dump(2) + "\n";
+  return Json(Json::Object{{"header", std::move(header)}, {"rows", std::move(rows)}}).dump(2) +
+         "\n";
 }
 
 std::string BenchReport::csv() const {
-  Table table({{"model"}, {"backend"}, {"device"}, {"kernels"}, {"threads"}, {"activations"}, {"weight_bytes"},
-               {"step_weight_bytes"}, {"test"}, {"kind"}, {"tokens"}, {"depth"}, {"batch"}, {"tokens_per_second"},
-               {"deviation"}, {"repetitions"}, {"read_bytes_per_second"}, {"float_flops_per_second"}, {"roof_part"}});
+  Table table({{"model"},
+               {"backend"},
+               {"device"},
+               {"kernels"},
+               {"threads"},
+               {"activations"},
+               {"weight_bytes"},
+               {"step_weight_bytes"},
+               {"test"},
+               {"kind"},
+               {"tokens"},
+               {"depth"},
+               {"batch"},
+               {"tokens_per_second"},
+               {"deviation"},
+               {"repetitions"},
+               {"read_bytes_per_second"},
+               {"float_flops_per_second"},
+               {"roof_part"}});
   for (const BenchResult& r : results) {
-    table.add({model, info.backend, info.device, info.kernels, std::to_string(info.threads), info.activations,
-               std::to_string(info.weight_bytes), std::to_string(step_bytes(info)), r.what.name(),
-               is_decode(r) ? "decode" : "prefill", std::to_string(r.what.tokens), std::to_string(r.what.depth),
-               std::to_string(r.what.batch), fmt::format("{:.6g}", r.mean), fmt::format("{:.6g}", r.deviation),
-               std::to_string(repetitions), has_roof ? fmt::format("{:.6g}", roof.read_bytes_per_second) : "",
+    table.add({model, info.backend, info.device, info.kernels, std::to_string(info.threads),
+               info.activations, std::to_string(info.weight_bytes),
+               std::to_string(step_bytes(info)), r.what.name(), is_decode(r) ? "decode" : "prefill",
+               std::to_string(r.what.tokens), std::to_string(r.what.depth),
+               std::to_string(r.what.batch), fmt::format("{:.6g}", r.mean),
+               fmt::format("{:.6g}", r.deviation), std::to_string(repetitions),
+               has_roof ? fmt::format("{:.6g}", roof.read_bytes_per_second) : "",
                has_roof ? fmt::format("{:.6g}", roof.float_flops_per_second) : "",
                has_roof ? fmt::format("{:.4f}", roof_part(r)) : ""});
   }

@@ -18,8 +18,9 @@ struct BenchReport {
   Roof roof;
   std::vector<BenchResult> results;
 
-  // Part of the measured roof that a row reaches: weight bytes read a second over read bandwidth for
-  // decode, linear-layer operations a second over the multiply-add rate for prefill. 0: no roof.
+  // Part of the measured roof that a row reaches: weight bytes read a second over read bandwidth
+  // for decode, linear-layer operations a second over the multiply-add rate for prefill. 0: no
+  // roof.
   double roof_part(const BenchResult& r) const;
 
   std::string markdown() const;

@@ -20,7 +20,8 @@ double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::vector<std::int32_t> random_prompt(std::int64_t vocab, std::int64_t count, std::uint64_t seed) {
+std::vector<std::int32_t> random_prompt(std::int64_t vocab, std::int64_t count,
+                                        std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
   for (auto& id : ids) id = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(vocab));
@@ -47,8 +48,8 @@ void advance(std::vector<TokenStream>& streams, const Alive& alive) {
 }
 
 // The prompts' rows up to each sequence's first token.
-double time_prefill(std::vector<Session>& sessions, const std::vector<std::vector<std::int32_t>>& prompts,
-                    const Alive& alive) {
+double time_prefill(std::vector<Session>& sessions,
+                    const std::vector<std::vector<std::int32_t>>& prompts, const Alive& alive) {
   for (Session& session : sessions) session.clear();
   const auto start = Clock::now();
   std::vector<TokenStream> streams;
@@ -60,7 +61,8 @@ double time_prefill(std::vector<Session>& sessions, const std::vector<std::vecto
 }
 
 // `steps` further tokens of each sequence, after the prompt's rows and the first token.
-double time_decode(std::vector<Session>& sessions, const std::vector<std::vector<std::int32_t>>& prompts,
+double time_decode(std::vector<Session>& sessions,
+                   const std::vector<std::vector<std::int32_t>>& prompts,
                    const std::vector<Mark>& marks, std::int64_t steps, const Alive& alive) {
   std::vector<TokenStream> streams;
   for (std::size_t i = 0; i < sessions.size(); ++i) {
@@ -80,7 +82,8 @@ double time_decode(std::vector<Session>& sessions, const std::vector<std::vector
 }  // namespace
 
 std::string BenchCase::name() const {
-  std::string out = kind == Kind::prefill ? fmt::format("pp{}", tokens) : fmt::format("tg{}", tokens);
+  std::string out =
+      kind == Kind::prefill ? fmt::format("pp{}", tokens) : fmt::format("tg{}", tokens);
   if (depth > 0) out += fmt::format(" @ d{}", depth);
   return out;
 }
@@ -90,7 +93,8 @@ std::int64_t BenchCase::positions() const {
   return kind == Kind::prefill ? tokens + 1 : depth + 1 + 1 + tokens + 1;
 }
 
-BenchResult run_case(const Model& model, const BenchCase& what, int repetitions, const Alive& alive) {
+BenchResult run_case(const Model& model, const BenchCase& what, int repetitions,
+                     const Alive& alive) {
   const std::int64_t vocab = model.info().vocab;
   const bool prefill = what.kind == BenchCase::Kind::prefill;
   std::vector<Session> sessions;

@@ -16,13 +16,13 @@ struct BenchCase {
   std::int64_t depth = 0;   // tokens held before
   int batch = 1;            // sequences at once
 
-  std::string name() const;           // "pp512", "tg128 @ d1024"
-  std::int64_t positions() const;     // of one sequence
+  std::string name() const;        // "pp512", "tg128 @ d1024"
+  std::int64_t positions() const;  // of one sequence
 };
 
 struct BenchResult {
   BenchCase what;
-  std::vector<double> samples;  // tokens per second, all sequences together
+  std::vector<double> samples;     // tokens per second, all sequences together
   double mean = 0, deviation = 0;  // of the samples (n - 1)
 };
 

@@ -17,9 +17,10 @@
 namespace nibble::tool {
 namespace {
 
-constexpr const char* kFooter = R"(Rows: ppN reads a prompt of N tokens (until its first token); tgN generates N tokens, after @ dD
+constexpr const char* kFooter =
+    R"(Rows: ppN reads a prompt of N tokens (until its first token); tgN generates N tokens, after @ dD
 tokens that are held; batch: sequences that decode together. tokens/s is of all sequences, mean ±
-standard deviation over the repetitions, after one warm-up.
+standard deviation over the repetitions, after one warm-up; ms is one prompt or one decode step.
 Beside them: this machine's read bandwidth and float32 multiply-add rate, measured in the same run,
 and how much of them the rows reach (decode: packed weight bytes of a step; prefill: linear layers).
 
@@ -32,23 +33,33 @@ class Bench final : public Command {
  public:
   explicit Bench(CLI::App& root) : Command(root, "bench", "prefill and decode speed", kFooter) {
     model_.add_path(app());
-    app().add_option("--synthetic", shape_,
-                     fmt::format("random weights in the shape of a model: {}",
-                                 fmt::join(Model::synthetic_shapes(), ", ")))
-        ->type_name("SHAPE")->group("Model");
-    layers_option_ = add_int(app(), "--layers", what_.layers, 0, 1024, "layers of the shape; 0: its own number");
+    app()
+        .add_option("--synthetic", shape_,
+                    fmt::format("random weights in the shape of a model: {}",
+                                fmt::join(Model::synthetic_shapes(), ", ")))
+        ->type_name("SHAPE")
+        ->group("Model");
+    layers_option_ =
+        add_int(app(), "--layers", what_.layers, 0, 1024, "layers of the shape; 0: its own number");
     layers_option_->group("Model");
-    mix_option_ = app().add_option("--mix", what_.mix, "formats of the shape: nvfp4, mlp-nvfp4-rest-fp8, bf16, f32")
-                      ->type_name("NAME")->capture_default_str()->group("Model");
+    mix_option_ = app()
+                      .add_option("--mix", what_.mix,
+                                  "formats of the shape: nvfp4, mlp-nvfp4-rest-fp8, bf16, f32")
+                      ->type_name("NAME")
+                      ->capture_default_str()
+                      ->group("Model");
     add_list(app(), "-p,--prefill", prefill_, "prompt lengths; 0: none")->group("Rows");
     add_list(app(), "-n,--decode", decode_, "tokens to generate; 0: none")->group("Rows");
     add_list(app(), "-d,--depth", depth_, "tokens held before decoding")->group("Rows");
     add_list(app(), "-b,--batch", batch_, "sequences that decode together")->group("Rows");
-    add_int(app(), "-r,--repetitions", repetitions_, 1, 10000, "measured runs of each row")->group("Rows");
+    add_int(app(), "-r,--repetitions", repetitions_, 1, 10000, "measured runs of each row")
+        ->group("Rows");
     app().add_flag("--no-roof", no_roof_, "do not measure the machine's roofs")->group("Rows");
-    add_choice(app(), "-o,--output", output_, {"md", "json", "csv"}, "format of the result")->group("Output");
+    add_choice(app(), "-o,--output", output_, {"md", "json", "csv"}, "format of the result")
+        ->group("Output");
     model_.add_device(app());
-    add_int(app(), "--step-tokens", model_.step_tokens, 64, 1 << 20, "rows of the largest step, a multiple of 64")
+    add_int(app(), "--step-tokens", model_.step_tokens, 64, 1 << 20,
+            "rows of the largest step, a multiple of 64")
         ->group("Memory");
     model_.output.add(app());
   }
@@ -61,8 +72,8 @@ class Bench final : public Command {
     const ModelInfo& info = loaded.model.info();
     for (const BenchCase& c : cases) {
       if (c.positions() <= info.max_positions) continue;
-      throw usage_error(fmt::format("bench: {} needs {} positions: expected at most the model's {}", c.name(),
-                                    c.positions(), info.max_positions));
+      throw usage_error(fmt::format("bench: {} needs {} positions: expected at most the model's {}",
+                                    c.name(), c.positions(), info.max_positions));
     }
 
     BenchReport report;
@@ -77,28 +88,34 @@ class Bench final : public Command {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       console.progress("bench", static_cast<double>(i) / static_cast<double>(cases.size()),
                        fmt::format("{}, batch {}", cases[i].name(), cases[i].batch));
-      report.results.push_back(run_case(loaded.model, cases[i], repetitions_, [] { return !interrupted(); }));
+      report.results.push_back(
+          run_case(loaded.model, cases[i], repetitions_, [] { return !interrupted(); }));
       const BenchResult& r = report.results.back();
-      console.detail(fmt::format("{} batch {}: {} tokens/s", r.what.name(), r.what.batch, format_rate(r.mean)));
+      console.detail(fmt::format("{} batch {}: {} tokens/s", r.what.name(), r.what.batch,
+                                 format_rate(r.mean)));
     }
-    console.out(output_ == "md" ? report.markdown() : output_ == "csv" ? report.csv() : report.json());
+    console.out(output_ == "md"    ? report.markdown()
+                : output_ == "csv" ? report.csv()
+                                   : report.json());
     return kOk;
   }
 
  private:
   void check_model() const {
     if (shape_.empty()) {
-      if (model_.path.empty()) throw usage_error("bench: expected MODEL or --synthetic SHAPE, found neither");
+      if (model_.path.empty())
+        throw usage_error("bench: expected MODEL or --synthetic SHAPE, found neither");
       if (layers_option_->count() > 0 || mix_option_->count() > 0) {
-        throw usage_error("bench: --layers and --mix: expected --synthetic beside them, found MODEL");
+        throw usage_error(
+            "bench: --layers and --mix: expected --synthetic beside them, found MODEL");
       }
       return;
     }
     if (!model_.path.empty()) throw usage_error("bench: expected MODEL or --synthetic, found both");
     const auto shapes = Model::synthetic_shapes();
     if (std::find(shapes.begin(), shapes.end(), shape_) == shapes.end()) {
-      throw usage_error(
-          fmt::format("--synthetic: expected one of {}, found {}", fmt::join(shapes, ", "), in_quotes(shape_)));
+      throw usage_error(fmt::format("--synthetic: expected one of {}, found {}",
+                                    fmt::join(shapes, ", "), in_quotes(shape_)));
     }
   }
 
@@ -132,24 +149,29 @@ class Bench final : public Command {
     }
     if (shape_.empty()) {
       const auto folder = model_folder(model_.path);
-      return load_with(console, how,
-                       [&](const LoadOptions& o) { return Model::load(folder, model_.device(), o); });
+      return load_with(console, how, [&](const LoadOptions& o) {
+        return Model::load(folder, model_.device(), o);
+      });
     }
     what_.shape = shape_;
-    return load_with(console, how,
-                     [&](const LoadOptions& o) { return Model::synthetic(what_, model_.device(), o); });
+    return load_with(console, how, [&](const LoadOptions& o) {
+      return Model::synthetic(what_, model_.device(), o);
+    });
   }
 
   ModelArgs model_;
   SyntheticOptions what_;
   CLI::Option *layers_option_ = nullptr, *mix_option_ = nullptr;
-  std::string shape_, prefill_ = "512,2048", decode_ = "128", depth_ = "0,1024", batch_ = "1,4", output_ = "md";
+  std::string shape_, prefill_ = "512,2048", decode_ = "128", depth_ = "0,1024", batch_ = "1,4",
+                      output_ = "md";
   int repetitions_ = 5;
   bool no_roof_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Command> make_bench(CLI::App& root) { return std::make_unique<Bench>(root); }
+std::unique_ptr<Command> make_bench(CLI::App& root) {
+  return std::make_unique<Bench>(root);
+}
 
 }  // namespace nibble::tool

@@ -20,7 +20,8 @@
 namespace nibble::tool {
 namespace {
 
-constexpr const char* kFooter = R"(One line is one message; a backslash at the end of a line continues it. The state is kept between
+constexpr const char* kFooter =
+    R"(One line is one message; a backslash at the end of a line continues it. The state is kept between
 turns: only what is new is read. Answers go to standard output, one after the other, so that a pipe
 works as well as a terminal:
   printf 'What is the capital of Japan?\nAnd of Italy?\n' | nibble chat models/qwen
@@ -35,7 +36,8 @@ In the conversation:
 Ctrl-C stops the answer; a second one leaves.)";
 
 constexpr const char* kCommands =
-    "/help  /system TEXT  /reset  /stats  /exit  //TEXT sends a slash; \\ at a line's end continues it\n";
+    "/help  /system TEXT  /reset  /stats  /exit  //TEXT sends a slash; \\ at a line's end "
+    "continues it\n";
 
 class Chat final : public Command {
  public:
@@ -43,7 +45,9 @@ class Chat final : public Command {
     model_.add_path(app());
     prompt_.add_template(app());
     sampling_.add(app());
-    app().add_flag("--stats", stats_, "a line of times after each answer, on stderr")->group("Output");
+    app()
+        .add_flag("--stats", stats_, "a line of times after each answer, on stderr")
+        ->group("Output");
     model_.add_device(app());
     model_.add_sizes(app());
     model_.output.add(app());
@@ -55,10 +59,12 @@ class Chat final : public Command {
     prompt_.check();
     const Loaded loaded = load_model(console, model_);
     if (!loaded.model.has_chat_template()) {
-      throw Failure(kBadModel, fmt::format("model {}: expected a chat template, found none; nibble generate "
-                                           "continues a text without one",
-                                           in_quotes(model_.path)));
+      throw Failure(kBadModel,
+                    fmt::format("model {}: expected a chat template, found none; nibble generate "
+                                "continues a text without one",
+                                in_quotes(model_.path)));
     }
+    tokenizer_of(loaded.model);
     Conversation talk(loaded.model, prompt_.system, prompt_.template_args);
     const bool terminal = isatty(STDIN_FILENO) == 1 && console.out_is_terminal();
     if (terminal) console.note("/help lists the commands, Ctrl-D leaves");
@@ -95,7 +101,8 @@ class Chat final : public Command {
   bool obey(Console& console, Conversation& talk, const std::string& line) {
     const std::size_t space = line.find_first_of(" \t\n");
     const std::string name = line.substr(0, space);
-    const std::size_t at = space == std::string::npos ? space : line.find_first_not_of(" \t\n", space);
+    const std::size_t at =
+        space == std::string::npos ? space : line.find_first_not_of(" \t\n", space);
     const std::string rest = at == std::string::npos ? "" : line.substr(at);
     if (name == "/exit" || name == "/quit") return false;
     if (name == "/help") {
@@ -106,14 +113,16 @@ class Chat final : public Command {
       console.note("the conversation is forgotten");
     } else if (name == "/system") {
       if (!rest.empty()) talk.set_system(rest);
-      console.note(talk.system().empty() ? "no system message" : "system message: " + talk.system());
+      console.note(talk.system().empty() ? "no system message"
+                                         : "system message: " + talk.system());
     } else if (name == "/stats") {
-      console.err(fmt::format("{} turns, {} tokens held, room for {}{}\n", talk.turns(), talk.tokens(),
-                              talk.room(), last_ ? "; last answer: " + *last_ : ""));
+      console.err(fmt::format("{} turns, {} tokens held, room for {}{}\n", talk.turns(),
+                              talk.tokens(), talk.room(), last_ ? "; last answer: " + *last_ : ""));
     } else {
-      console.note(fmt::format("expected a command of /help, found {} (a message that starts with / is "
-                               "written with //)",
-                               in_quotes(name)));
+      console.note(
+          fmt::format("expected a command of /help, found {} (a message that starts with / is "
+                      "written with //)",
+                      in_quotes(name)));
     }
     return true;
   }
@@ -128,7 +137,8 @@ class Chat final : public Command {
     {
       Conversation::Turn turn = talk.ask(user, how);
       if (!turn.rewound.empty()) console.detail(turn.rewound);
-      console.detail(fmt::format("turn {}: {} tokens kept, {} to read", talk.turns() + 1, turn.kept, turn.fed));
+      console.detail(fmt::format("turn {}: {} tokens kept, {} to read", talk.turns() + 1, turn.kept,
+                                 turn.fed));
       held_before = turn.kept;
       Piece piece;
       while (!interrupted() && turn.stream.next(piece)) {
@@ -158,6 +168,8 @@ class Chat final : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> make_chat(CLI::App& root) { return std::make_unique<Chat>(root); }
+std::unique_ptr<Command> make_chat(CLI::App& root) {
+  return std::make_unique<Chat>(root);
+}
 
 }  // namespace nibble::tool

@@ -17,7 +17,8 @@
 namespace nibble::tool {
 namespace {
 
-constexpr const char* kFooter = R"(The continuation alone goes to standard output, as it is made, and one newline at its end;
+constexpr const char* kFooter =
+    R"(The continuation alone goes to standard output, as it is made, and one newline at its end;
 --echo puts the prompt before it. Everything else goes to standard error.
 One final newline of a file or of standard input is not part of the prompt.
 
@@ -35,8 +36,12 @@ class Generate final : public Command {
     prompt_.add(app());
     app().add_flag("--echo", echo_, "print the prompt before the continuation")->group("Text");
     sampling_.add(app());
-    app().add_flag("--json", json_, "one JSON object at the end instead of a stream of text")->group("Output");
-    app().add_flag("--stats", stats_, "tokens, times and kernels on stderr at the end")->group("Output");
+    app()
+        .add_flag("--json", json_, "one JSON object at the end instead of a stream of text")
+        ->group("Output");
+    app()
+        .add_flag("--stats", stats_, "tokens, times and kernels on stderr at the end")
+        ->group("Output");
     model_.add_device(app());
     model_.add_sizes(app());
     model_.output.add(app());
@@ -48,12 +53,13 @@ class Generate final : public Command {
     const std::string typed = text_.read(console, /*strip_newline=*/true);
     const Loaded loaded = load_model(console, model_);
     const Model& model = loaded.model;
-    const Tokenizer& tokenizer = model.tokenizer();
+    const Tokenizer& tokenizer = tokenizer_of(model);
 
     const std::string prompt = prompt_.chat ? prompt_.render(model, typed) : typed;
     // A template writes its own special tokens.
     const std::vector<std::int32_t> ids = tokenizer.encode(prompt, /*add_special=*/!prompt_.chat);
-    if (ids.empty()) throw usage_error("expected a prompt of at least one token, found an empty text");
+    if (ids.empty())
+      throw usage_error("expected a prompt of at least one token, found an empty text");
 
     const Sampling sampling = sampling_.sampling();
     RunReport report(loaded, sampling);
@@ -97,6 +103,8 @@ class Generate final : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> make_generate(CLI::App& root) { return std::make_unique<Generate>(root); }
+std::unique_ptr<Command> make_generate(CLI::App& root) {
+  return std::make_unique<Generate>(root);
+}
 
 }  // namespace nibble::tool

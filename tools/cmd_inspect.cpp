@@ -16,7 +16,8 @@
 namespace nibble::tool {
 namespace {
 
-constexpr const char* kFooter = R"(Nothing is loaded: headers are read and the memory is planned for the options given here. A
+constexpr const char* kFooter =
+    R"(Nothing is loaded: headers are read and the memory is planned for the options given here. A
 checkpoint that nibble refuses ends with status 3 and the reason.
 
 Examples:
@@ -25,8 +26,8 @@ Examples:
   nibble inspect models/qwen --tensors --json)";
 
 std::uint64_t total_bytes(const ModelInfo& info) {
-  return info.weight_bytes + info.constant_bytes + info.kv_bytes + info.delta_bytes + info.scratch_bytes +
-         info.count_bytes;
+  return info.weight_bytes + info.constant_bytes + info.kv_bytes + info.delta_bytes +
+         info.scratch_bytes + info.count_bytes;
 }
 
 std::string summary(const ModelInfo& info) {
@@ -35,14 +36,17 @@ std::string summary(const ModelInfo& info) {
       "size          {} layers, hidden {}, vocabulary {}, {} positions\n"
       "runs on       {} ({}), {} threads, kernels {}\n"
       "arithmetic    profile {}, activations {}\n",
-      info.architecture, info.layers, info.hidden, info.vocab, info.max_positions, info.backend, info.device,
-      info.threads, info.kernels, info.profile, info.activations);
+      info.architecture, info.layers, info.hidden, info.vocab, info.max_positions, info.backend,
+      info.device, info.threads, info.kernels, info.profile, info.activations);
 }
 
 std::string formats_table(const ModelInfo& info) {
-  Table table({{"format"}, {"tensors", true}, {"parameters", true}, {"size", true}, {"bits each", true}});
-  const auto add = [&](const std::string& name, std::int64_t tensors, std::int64_t parameters, std::uint64_t bytes) {
-    const double bits = parameters > 0 ? 8.0 * static_cast<double>(bytes) / static_cast<double>(parameters) : 0;
+  Table table(
+      {{"format"}, {"tensors", true}, {"parameters", true}, {"size", true}, {"bits each", true}});
+  const auto add = [&](const std::string& name, std::int64_t tensors, std::int64_t parameters,
+                       std::uint64_t bytes) {
+    const double bits =
+        parameters > 0 ? 8.0 * static_cast<double>(bytes) / static_cast<double>(parameters) : 0;
     table.add({name, std::to_string(tensors), format_count(static_cast<std::uint64_t>(parameters)),
                format_bytes(bytes), fmt::format("{:.2f}", bits)});
   };
@@ -80,10 +84,11 @@ std::string memory_table(const ModelInfo& info) {
 }
 
 std::string tensor_table(const std::vector<TensorRow>& tensors) {
-  Table table({{"tensor"}, {"format"}, {"rows", true}, {"columns", true}, {"size", true}, {"activations"}});
+  Table table(
+      {{"tensor"}, {"format"}, {"rows", true}, {"columns", true}, {"size", true}, {"activations"}});
   for (const TensorRow& t : tensors) {
-    table.add({t.name, t.format, std::to_string(t.rows), std::to_string(t.cols), format_bytes(t.bytes),
-               t.activations});
+    table.add({t.name, t.format, std::to_string(t.rows), std::to_string(t.cols),
+               format_bytes(t.bytes), t.activations});
   }
   return table.aligned();
 }
@@ -91,16 +96,26 @@ std::string tensor_table(const std::vector<TensorRow>& tensors) {
 Json to_json(const ModelInfo& info, const std::vector<TensorRow>* tensors) {
   Json::Array formats, programs, notes(info.notes.begin(), info.notes.end());
   for (const auto& row : info.formats) {
-    formats.push_back(Json::Object{{"format", row.format}, {"tensors", row.tensors},
-                                   {"parameters", row.parameters}, {"bytes", row.bytes}});
+    formats.push_back(Json::Object{{"format", row.format},
+                                   {"tensors", row.tensors},
+                                   {"parameters", row.parameters},
+                                   {"bytes", row.bytes}});
   }
   for (const auto& row : info.programs) {
-    programs.push_back(Json::Object{{"name", row.name}, {"ops", row.ops}, {"scratch_bytes", row.scratch_bytes}});
+    programs.push_back(
+        Json::Object{{"name", row.name}, {"ops", row.ops}, {"scratch_bytes", row.scratch_bytes}});
   }
-  Json::Object out{{"architecture", info.architecture}, {"layers", info.layers}, {"hidden", info.hidden},
-                   {"vocab", info.vocab}, {"max_positions", info.max_positions}, {"backend", info.backend},
-                   {"device", info.device}, {"kernels", info.kernels}, {"profile", info.profile},
-                   {"activations", info.activations}, {"threads", info.threads}};
+  Json::Object out{{"architecture", info.architecture},
+                   {"layers", info.layers},
+                   {"hidden", info.hidden},
+                   {"vocab", info.vocab},
+                   {"max_positions", info.max_positions},
+                   {"backend", info.backend},
+                   {"device", info.device},
+                   {"kernels", info.kernels},
+                   {"profile", info.profile},
+                   {"activations", info.activations},
+                   {"threads", info.threads}};
   out.emplace_back("formats", std::move(formats));
   out.emplace_back("memory", Json::Object{{"weight_bytes", info.weight_bytes},
                                           {"constant_bytes", info.constant_bytes},
@@ -114,8 +129,12 @@ Json to_json(const ModelInfo& info, const std::vector<TensorRow>* tensors) {
   if (tensors != nullptr) {
     Json::Array rows;
     for (const TensorRow& t : *tensors) {
-      rows.push_back(Json::Object{{"name", t.name}, {"format", t.format}, {"rows", t.rows}, {"columns", t.cols},
-                                  {"bytes", t.bytes}, {"activations", t.activations}});
+      rows.push_back(Json::Object{{"name", t.name},
+                                  {"format", t.format},
+                                  {"rows", t.rows},
+                                  {"columns", t.cols},
+                                  {"bytes", t.bytes},
+                                  {"activations", t.activations}});
     }
     out.emplace_back("tensors", std::move(rows));
   }
@@ -129,11 +148,13 @@ class Inspect final : public Command {
     model_.add_path(app());
     app().add_flag("--memory", memory_, "the plan of every arena and program")->group("Output");
     app().add_flag("--tensors", tensors_, "every matrix with its format")->group("Output");
-    app().add_flag("--json", json_, "one JSON object with all of it (--tensors adds the matrices)")
+    app()
+        .add_flag("--json", json_, "one JSON object with all of it (--tensors adds the matrices)")
         ->group("Output");
     model_.add_device(app());
     model_.add_sizes(app());
-    add_int(app(), "--max-sequences", model_.max_sequences, 1, 1 << 16, "sessions that hold state at once")
+    add_int(app(), "--max-sequences", model_.max_sequences, 1, 1 << 16,
+            "sessions that hold state at once")
         ->group("Memory");
     model_.output.add(app());
   }
@@ -144,7 +165,8 @@ class Inspect final : public Command {
     ModelInfo info;
     std::vector<TensorRow> rows;
     as_load_failure([&] {
-      info = Model::inspect(folder, tensors_ ? &rows : nullptr, model_.device(), model_.load_options());
+      info = Model::inspect(folder, tensors_ ? &rows : nullptr, model_.device(),
+                            model_.load_options());
     });
     if (json_) {
       console.out(to_json(info, tensors_ ? &rows : nullptr).dump(2) + "\n");
@@ -154,7 +176,8 @@ class Inspect final : public Command {
     if (memory_) {
       out += fmt::format("\n{}", memory_table(info));
     } else {
-      out += fmt::format("\nmemory        {} in all (--memory says for what)\n", format_bytes(total_bytes(info)));
+      out += fmt::format("\nmemory        {} in all (--memory says for what)\n",
+                         format_bytes(total_bytes(info)));
     }
     if (tensors_) out += fmt::format("\n{}", tensor_table(rows));
     if (!info.notes.empty()) out += '\n';
@@ -170,6 +193,8 @@ class Inspect final : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> make_inspect(CLI::App& root) { return std::make_unique<Inspect>(root); }
+std::unique_ptr<Command> make_inspect(CLI::App& root) {
+  return std::make_unique<Inspect>(root);
+}
 
 }  // namespace nibble::tool

@@ -18,7 +18,8 @@
 namespace nibble::tool {
 namespace {
 
-constexpr const char* kFooter = R"(The text is cut into windows of --context tokens, one every --stride tokens; each window starts with
+constexpr const char* kFooter =
+    R"(The text is cut into windows of --context tokens, one every --stride tokens; each window starts with
 an empty state. A token counts once, in the first window that has it; the first token of the text has
 nothing before it and does not count (nor, when stride = context, the first of each window).
 perplexity = exp(mean of -log p). The ± is the standard error over the tokens that count.
@@ -57,10 +58,12 @@ class Perplexity final : public Command {
     text_.add(app(), "the text (default: standard input)");
     context_option_ = add_int64(app(), "--context", context_, 2, std::int64_t{1} << 31,
                                 "tokens of a window (less where the model has fewer positions)");
-    add_int64(app(), "--stride", stride_, 0, std::int64_t{1} << 31, "from one window to the next; 0: --context");
+    add_int64(app(), "--stride", stride_, 0, std::int64_t{1} << 31,
+              "from one window to the next; 0: --context");
     app().add_flag("--json", json_, "one JSON object");
     model_.add_device(app());
-    add_int(app(), "--step-tokens", model_.step_tokens, 64, 1 << 20, "rows of the largest step, a multiple of 64")
+    add_int(app(), "--step-tokens", model_.step_tokens, 64, 1 << 20,
+            "rows of the largest step, a multiple of 64")
         ->group("Memory");
     model_.output.add(app());
   }
@@ -68,7 +71,8 @@ class Perplexity final : public Command {
   int run(Console& console) override {
     console.set_verbosity(model_.output.verbosity());
     if (stride_ > context_) {
-      throw usage_error(fmt::format("--stride: expected at most --context ({}), found {}", context_, stride_));
+      throw usage_error(
+          fmt::format("--stride: expected at most --context ({}), found {}", context_, stride_));
     }
     const std::string text = text_.read(console, /*strip_newline=*/false);
     model_.kv_tokens = context_ + 1;
@@ -76,19 +80,21 @@ class Perplexity final : public Command {
     const std::int64_t positions = loaded.model.info().max_positions;
     if (positions > 0 && context_ > positions) {
       if (context_option_->count() > 0) {
-        throw usage_error(fmt::format("--context: expected at most the model's {} positions, found {}", positions,
-                                      context_));
+        throw usage_error(fmt::format(
+            "--context: expected at most the model's {} positions, found {}", positions, context_));
       }
       context_ = positions;
     }
     stride_ = stride_ > 0 ? std::min(stride_, context_) : context_;
-    const std::vector<std::int32_t> ids = loaded.model.tokenizer().encode(text);
+    const std::vector<std::int32_t> ids = tokenizer_of(loaded.model).encode(text);
     if (ids.size() < 2) {
-      throw Failure(kFailed, fmt::format("expected a text of at least 2 tokens, found {}", ids.size()));
+      throw Failure(kFailed,
+                    fmt::format("expected a text of at least 2 tokens, found {}", ids.size()));
     }
     const auto start = std::chrono::steady_clock::now();
     const auto [nll, windows] = measure(console, loaded.model, ids);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (nll.count() == 0) throw Interrupted{};
     if (interrupted()) console.note("interrupted: the result is of the windows that were done");
     report(console, ids.size(), nll, windows, seconds);
@@ -107,15 +113,16 @@ class Perplexity final : public Command {
       const std::int64_t end = std::min(begin + context_, total);
       if (end - begin < 2) break;
       session.clear();
-      const std::vector<double> logs = session.score(
-          std::span(ids).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+      const std::vector<double> logs = session.score(std::span(ids).subspan(
+          static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
       for (std::int64_t t = std::max(counted, begin + 1); t < end; ++t) {
         nll.add(-logs.at(static_cast<std::size_t>(t - begin - 1)));
       }
       counted = end;
       ++windows;
       const double part = static_cast<double>(end) / static_cast<double>(total);
-      const std::string so_far = fmt::format("{} of {} tokens, perplexity {:.4f}", end, total, std::exp(nll.mean()));
+      const std::string so_far =
+          fmt::format("{} of {} tokens, perplexity {:.4f}", end, total, std::exp(nll.mean()));
       console.progress("scoring", part, so_far);
       const auto now = std::chrono::steady_clock::now();
       if (!console.err_is_terminal() && now - said > std::chrono::seconds(10)) {
@@ -127,7 +134,8 @@ class Perplexity final : public Command {
     return {nll, windows};
   }
 
-  void report(Console& console, std::size_t tokens, const Moments& nll, std::int64_t windows, double seconds) {
+  void report(Console& console, std::size_t tokens, const Moments& nll, std::int64_t windows,
+              double seconds) {
     const double perplexity = std::exp(nll.mean());
     const double error = perplexity * nll.standard_error();
     if (json_) {
@@ -164,6 +172,8 @@ class Perplexity final : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> make_perplexity(CLI::App& root) { return std::make_unique<Perplexity>(root); }
+std::unique_ptr<Command> make_perplexity(CLI::App& root) {
+  return std::make_unique<Perplexity>(root);
+}
 
 }  // namespace nibble::tool

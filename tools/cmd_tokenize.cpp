@@ -16,7 +16,8 @@
 namespace nibble::tool {
 namespace {
 
-constexpr const char* kFooter = R"(Prints one token a line: its id and its text as JSON writes it. The text is taken byte for byte, a
+constexpr const char* kFooter =
+    R"(Prints one token a line: its id and its text as JSON writes it. The text is taken byte for byte, a
 final newline too. --decode prints text exactly, without a newline of its own.
 Only tokenizer.json is read: the weights may be absent.
 
@@ -36,11 +37,16 @@ std::int32_t parse_id(const std::string& text) {
 
 class Tokenize final : public Command {
  public:
-  explicit Tokenize(CLI::App& root) : Command(root, "tokenize", "text to token ids and back", kFooter) {
+  explicit Tokenize(CLI::App& root)
+      : Command(root, "tokenize", "text to token ids and back", kFooter) {
     model_.add_path(app());
     text_.add(app(), "the text (default: standard input)");
-    decode_ = app().add_option("--decode", decode_ids_, "ids to turn into text (none: read from the input)")
-                  ->type_name("ID...")->expected(0, -1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    decode_ = app()
+                  .add_option("--decode", decode_ids_,
+                              "ids to turn into text (none: read from the input)")
+                  ->type_name("ID...")
+                  ->expected(0, -1)
+                  ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     app().add_flag("--no-special", no_special_,
                    "add no special tokens (a BOS); with --decode, leave them out of the text");
     app().add_flag("--ids", ids_, "only the ids, in one line");
@@ -71,7 +77,9 @@ class Tokenize final : public Command {
     } else {
       ids = tokenizer->encode(text, !no_special_);
     }
-    console.out(json_ ? json_text(*tokenizer, text, ids) : ids_ ? ids_text(ids) : lines(*tokenizer, ids));
+    console.out(json_  ? json_text(*tokenizer, text, ids)
+                : ids_ ? ids_text(ids)
+                       : lines(*tokenizer, ids));
     return kOk;
   }
 
@@ -103,7 +111,8 @@ class Tokenize final : public Command {
 
   static std::string lines(const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids) {
     std::string out;
-    for (const std::int32_t id : ids) out += fmt::format("{:>7}  {}\n", id, in_quotes(piece(tokenizer, id)));
+    for (const std::int32_t id : ids)
+      out += fmt::format("{:>7}  {}\n", id, in_quotes(piece(tokenizer, id)));
     return out;
   }
 
@@ -132,6 +141,8 @@ class Tokenize final : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> make_tokenize(CLI::App& root) { return std::make_unique<Tokenize>(root); }
+std::unique_ptr<Command> make_tokenize(CLI::App& root) {
+  return std::make_unique<Tokenize>(root);
+}
 
 }  // namespace nibble::tool

@@ -31,12 +31,15 @@ int write_all(int fd, std::string_view text) {
   return 0;
 }
 
-bool terminal(int fd) { return isatty(fd) == 1; }
+bool terminal(int fd) {
+  return isatty(fd) == 1;
+}
 
 bool colour_wanted() {
   const char* no_color = std::getenv("NO_COLOR");
   const char* term = std::getenv("TERM");
-  return (no_color == nullptr || *no_color == '\0') && (term == nullptr || std::strcmp(term, "dumb") != 0);
+  return (no_color == nullptr || *no_color == '\0') &&
+         (term == nullptr || std::strcmp(term, "dumb") != 0);
 }
 
 std::size_t terminal_width() {
@@ -72,7 +75,9 @@ Console::Console()
       out_colour_(out_terminal_ && colour_wanted()),
       err_colour_(err_terminal_ && colour_wanted()) {}
 
-Console::~Console() { clear_progress(); }
+Console::~Console() {
+  clear_progress();
+}
 
 void Console::set_verbosity(Verbosity v) {
   verbosity_ = v;
@@ -94,7 +99,8 @@ void Console::out(std::string_view text) {
   const int error = write_all(STDOUT_FILENO, text);
   if (error == EPIPE) throw OutputClosed{};
   if (error != 0) {
-    throw Failure(kFailed, fmt::format("cannot write to standard output: {}", std::strerror(error)));
+    throw Failure(kFailed,
+                  fmt::format("cannot write to standard output: {}", std::strerror(error)));
   }
 }
 
@@ -105,7 +111,8 @@ void Console::err(std::string_view text) {
 
 void Console::error(std::string_view text) {
   clear_progress();
-  log_->logger.error("{}", err_colour_ ? fmt::format("\033[31m{}\033[0m", one_line(text)) : one_line(text));
+  log_->logger.error(
+      "{}", err_colour_ ? fmt::format("\033[31m{}\033[0m", one_line(text)) : one_line(text));
 }
 
 void Console::note(std::string_view text) {
@@ -132,7 +139,8 @@ void Console::progress(std::string_view label, double fraction, std::string_view
   const std::size_t columns = terminal_width();
   const std::size_t room = columns > taken + 8 ? std::min<std::size_t>(columns - taken, 40) : 8;
   const auto filled = static_cast<std::size_t>(part * static_cast<double>(room));
-  const std::string bar = fmt::format("[{}{}]", std::string(filled, '='), std::string(room - filled, ' '));
+  const std::string bar =
+      fmt::format("[{}{}]", std::string(filled, '='), std::string(room - filled, ' '));
   write_all(STDERR_FILENO, fmt::format("\r\033[K{}{}{}", head, bar, foot));
   bar_shown_ = true;
 }

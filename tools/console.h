@@ -22,7 +22,8 @@ class Console {
   bool verbose() const { return verbosity_ == Verbosity::verbose; }
   bool out_is_terminal() const { return out_terminal_; }
   bool err_is_terminal() const { return err_terminal_; }
-  // Escape sequences for stdout and stderr; empty strings where colour is off (no terminal, NO_COLOR).
+  // Escape sequences for stdout and stderr; empty strings where colour is off (no terminal,
+  // NO_COLOR).
   std::string bold(std::string_view text) const;
   std::string dim_err(std::string_view text) const;
 

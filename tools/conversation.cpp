@@ -8,8 +8,8 @@
 namespace nibble::tool {
 namespace {
 
-// A mark holds a copy of the recurrent state (150 MB for 27B). Templates that drop the reasoning of the
-// turn before need the mark of that turn; two more allow for edits of the last messages.
+// A mark holds a copy of the recurrent state (150 MB for 27B). Templates that drop the reasoning of
+// the turn before need the mark of that turn; two more allow for edits of the last messages.
 constexpr std::size_t kMarks = 3;
 
 }  // namespace
@@ -30,7 +30,8 @@ bool Conversation::rest_after(std::int64_t held, const std::string& text,
   }
   const std::string spelled = model_.tokenizer().decode(tokens);
   if (spelled.size() >= text.size() || !text.starts_with(spelled)) return false;
-  rest = model_.tokenizer().encode(std::string_view(text).substr(spelled.size()), /*add_special=*/false);
+  rest = model_.tokenizer().encode(std::string_view(text).substr(spelled.size()),
+                                   /*add_special=*/false);
   return !rest.empty();
 }
 
@@ -44,13 +45,15 @@ std::vector<std::int32_t> Conversation::align(const std::string& text, std::stri
     const Mark mark = marks_.back();
     if (mark.tokens() <= tokens() && rest_after(mark.tokens(), text, ids, rest)) {
       session_.rewind(mark);
-      rewound = fmt::format("the template rewrote the history: back from token {} to {}", before, tokens());
+      rewound = fmt::format("the template rewrote the history: back from token {} to {}", before,
+                            tokens());
       return rest;
     }
     marks_.pop_back();
   }
   session_.clear();
-  rewound = fmt::format("the template rewrote the history: back from token {} to the beginning", before);
+  rewound =
+      fmt::format("the template rewrote the history: back from token {} to the beginning", before);
   return ids;
 }
 
@@ -73,7 +76,9 @@ Conversation::Turn Conversation::ask(const std::string& user, const Sampling& ho
   return {std::move(stream), kept, static_cast<std::int64_t>(rest.size()), std::move(rewound)};
 }
 
-void Conversation::answered(std::string text) { messages_.push_back({"assistant", std::move(text)}); }
+void Conversation::answered(std::string text) {
+  messages_.push_back({"assistant", std::move(text)});
+}
 
 void Conversation::reset() {
   messages_.clear();
@@ -81,6 +86,8 @@ void Conversation::reset() {
   session_.clear();
 }
 
-void Conversation::set_system(std::string text) { system_ = std::move(text); }
+void Conversation::set_system(std::string text) {
+  system_ = std::move(text);
+}
 
 }  // namespace nibble::tool

@@ -26,8 +26,8 @@ class Conversation {
   // Call when the stream is done and gone, with the text that was shown.
   void answered(std::string text);
 
-  void reset();                        // forgets all but the system message
-  void set_system(std::string text);   // the next turn renders with it
+  void reset();                       // forgets all but the system message
+  void set_system(std::string text);  // the next turn renders with it
   const std::string& system() const { return system_; }
   std::int64_t tokens() const { return static_cast<std::int64_t>(session_.tokens().size()); }
   std::int64_t room() const { return session_.room(); }

@@ -8,9 +8,9 @@ namespace nibble::tool {
 
 enum ExitCode : int {
   kOk = 0,
-  kFailed = 1,         // while running
-  kUsage = 2,          // the command line
-  kBadModel = 3,       // cannot be loaded
+  kFailed = 1,    // while running
+  kUsage = 2,     // the command line
+  kBadModel = 3,  // cannot be loaded
   kNoMemory = 4,
   kInterrupted = 130,  // Ctrl-C
 };
@@ -25,7 +25,9 @@ class Failure : public std::runtime_error {
   ExitCode code_;
 };
 
-inline Failure usage_error(const std::string& what) { return Failure(kUsage, what); }
+inline Failure usage_error(const std::string& what) {
+  return Failure(kUsage, what);
+}
 
 struct OutputClosed {};  // the reader of stdout has left: not an error, and nothing is left to say
 struct Interrupted {};

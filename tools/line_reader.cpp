@@ -25,12 +25,14 @@ LineReader::Result LineReader::read_one(std::string& line) {
       return Result::line;
     }
     searched = held_.size();
-    if (searched > kMaxLine) throw Failure(kFailed, "standard input: expected lines of at most 16 MiB");
+    if (searched > kMaxLine)
+      throw Failure(kFailed, "standard input: expected lines of at most 16 MiB");
     char buffer[4096];
     const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
     if (interrupted()) return Result::interrupted;
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw Failure(kFailed, std::string("cannot read standard input: ") + std::strerror(errno));
+    if (n < 0)
+      throw Failure(kFailed, std::string("cannot read standard input: ") + std::strerror(errno));
     if (n == 0) ended_ = true;
     held_.append(buffer, n > 0 ? static_cast<std::size_t>(n) : 0);
   }

@@ -18,15 +18,21 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kExpected =
-    "expected a folder with config.json, *.safetensors and tokenizer.json (or a path to one of these files)";
+    "expected a folder with config.json, *.safetensors and tokenizer.json (or a path to one of "
+    "these files)";
 
 ExitCode load_exit_code(ErrorCode code) {
   switch (code) {
-    case ErrorCode::out_of_memory: return kNoMemory;
-    case ErrorCode::cancelled: return kInterrupted;
-    case ErrorCode::invalid_argument: return kUsage;  // an option that the model or device cannot have
-    case ErrorCode::internal: return kFailed;
-    default: return kBadModel;
+    case ErrorCode::out_of_memory:
+      return kNoMemory;
+    case ErrorCode::cancelled:
+      return kInterrupted;
+    case ErrorCode::invalid_argument:
+      return kUsage;  // an option that the model or device cannot have
+    case ErrorCode::internal:
+      return kFailed;
+    default:
+      return kBadModel;
   }
 }
 
@@ -39,15 +45,17 @@ fs::path model_folder(const std::string& path) {
   const fs::file_status status = fs::status(given, ignored);
   if (fs::is_directory(status)) {
     if (fs::exists(given / "config.json", ignored)) return given;
-    throw Failure(kBadModel,
-                  fmt::format("model {}: {}, found a folder without config.json", in_quotes(path), kExpected));
+    throw Failure(kBadModel, fmt::format("model {}: {}, found a folder without config.json",
+                                         in_quotes(path), kExpected));
   }
   if (!fs::exists(status)) {
-    throw Failure(kBadModel, fmt::format("model {}: {}, found nothing at this path", in_quotes(path), kExpected));
+    throw Failure(kBadModel, fmt::format("model {}: {}, found nothing at this path",
+                                         in_quotes(path), kExpected));
   }
   const fs::path folder = given.has_parent_path() ? given.parent_path() : fs::path(".");
   const std::string extension = given.extension().string();
-  const bool of_checkpoint = extension == ".json" || extension == ".safetensors" || extension == ".jinja";
+  const bool of_checkpoint =
+      extension == ".json" || extension == ".safetensors" || extension == ".jinja";
   if (of_checkpoint && fs::exists(folder / "config.json", ignored)) return folder;
   throw Failure(kBadModel, fmt::format("model {}: {}, found a file {}", in_quotes(path), kExpected,
                                        of_checkpoint ? "with no config.json beside it"
@@ -72,7 +80,8 @@ Loaded load_with(Console& console, const LoadOptions& options,
   how.on_progress = [&](const LoadProgress& p) {
     const double part =
         p.total > 0 ? static_cast<double>(p.done) / static_cast<double>(p.total) : 0;
-    console.progress(p.stage, part, fmt::format("{} of {}", format_bytes(p.done), format_bytes(p.total)));
+    console.progress(p.stage, part,
+                     fmt::format("{} of {}", format_bytes(p.done), format_bytes(p.total)));
     return !interrupted();
   };
   how.on_message = [&](std::string_view message) { console.note(message); };
@@ -80,21 +89,28 @@ Loaded load_with(Console& console, const LoadOptions& options,
   as_load_failure([&] { model.emplace(load(how)); });
   console.clear_progress();
   if (interrupted()) throw Interrupted{};
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
   const ModelInfo& info = model->info();
-  console.detail(fmt::format("{}: {} on {} ({}), {} threads, kernels {}, profile {}, activations {}, loaded in {}",
-                             info.architecture, format_bytes(info.weight_bytes), info.backend, info.device,
-                             info.threads, info.kernels, info.profile, info.activations,
-                             format_seconds(seconds)));
+  console.detail(fmt::format(
+      "{}: {} on {} ({}), {} threads, kernels {}, profile {}, activations {}, loaded in {}",
+      info.architecture, format_bytes(info.weight_bytes), info.backend, info.device, info.threads,
+      info.kernels, info.profile, info.activations, format_seconds(seconds)));
   return {*std::move(model), seconds};
+}
+
+const Tokenizer& tokenizer_of(const Model& model) {
+  if (!model.has_tokenizer()) {
+    throw Failure(kBadModel, "expected a model with tokenizer.json, found none in its folder");
+  }
+  return model.tokenizer();
 }
 
 Loaded load_model(Console& console, const ModelArgs& args) {
   const fs::path folder = model_folder(args.path);
-  return load_with(console, args.load_options(), [&](const LoadOptions& how) {
-    return Model::load(folder, args.device(), how);
-  });
+  return load_with(console, args.load_options(),
+                   [&](const LoadOptions& how) { return Model::load(folder, args.device(), how); });
 }
 
 }  // namespace nibble::tool

@@ -21,7 +21,11 @@ struct Loaded {
 
 // With a bar and notes on stderr. Throws Failure with the exit code that fits.
 Loaded load_model(Console& console, const ModelArgs& args);
-Loaded load_with(Console& console, const LoadOptions& how, const std::function<Model(const LoadOptions&)>& load);
+Loaded load_with(Console& console, const LoadOptions& how,
+                 const std::function<Model(const LoadOptions&)>& load);
+
+// Throws Failure(kBadModel) for a model without one.
+const Tokenizer& tokenizer_of(const Model& model);
 
 // Runs `work`; an Error of the library becomes a Failure of "cannot be loaded" and its relatives.
 void as_load_failure(const std::function<void()>& work);

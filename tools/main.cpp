@@ -73,11 +73,13 @@ std::string suggestion(const std::string& found, const std::vector<std::string>&
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
       for (const std::string& name : option->get_snames()) known.push_back("-" + name);
     }
-    throw usage_error(fmt::format("{}: expected an option of this command, found {}{}{}", command.get_name(),
-                                  in_quotes(flag), suggestion(flag, known), see));
+    throw usage_error(fmt::format("{}: expected an option of this command, found {}{}{}",
+                                  command.get_name(), in_quotes(flag), suggestion(flag, known),
+                                  see));
   }
-  throw usage_error(fmt::format("{}: expected no further argument, found {} (text is given with -p){}",
-                                command.get_name(), in_quotes(extra), see));
+  throw usage_error(
+      fmt::format("{}: expected no further argument, found {} (text is given with -p){}",
+                  command.get_name(), in_quotes(extra), see));
 }
 
 int dispatch(Console& console, int argc, char** argv) {
@@ -119,18 +121,22 @@ int dispatch(Console& console, int argc, char** argv) {
     if (!command->app().parsed()) continue;
     // What precedes the command lands in the root's list.
     for (const CLI::App* part : {&root, &command->app()}) {
-      if (const auto extra = part->remaining(); !extra.empty()) refuse_extra(command->app(), extra.front());
+      if (const auto extra = part->remaining(); !extra.empty())
+        refuse_extra(command->app(), extra.front());
     }
     return command->run(console);
   }
   const auto extra = root.remaining();
   const std::string found = extra.empty() ? "nothing" : in_quotes(extra.front());
-  throw usage_error(fmt::format("expected a command ({}), found {}{}; see nibble --help", fmt::join(names, ", "),
-                                found, extra.empty() ? "" : suggestion(extra.front(), names)));
+  throw usage_error(fmt::format("expected a command ({}), found {}{}; see nibble --help",
+                                fmt::join(names, ", "), found,
+                                extra.empty() ? "" : suggestion(extra.front(), names)));
 }
 
 ExitCode exit_code(ErrorCode code) {
-  return code == ErrorCode::out_of_memory ? kNoMemory : code == ErrorCode::cancelled ? kInterrupted : kFailed;
+  return code == ErrorCode::out_of_memory ? kNoMemory
+         : code == ErrorCode::cancelled   ? kInterrupted
+                                          : kFailed;
 }
 
 int guarded(Console& console, int argc, char** argv) {

@@ -10,7 +10,8 @@
 namespace nibble::tool {
 
 void PromptArgs::add(CLI::App& app) {
-  app.add_flag("--chat", chat, "send the text as a user's message through the model's chat template")
+  app.add_flag("--chat", chat,
+               "send the text as a user's message through the model's chat template")
       ->group("Text");
   add_template(app);
 }
@@ -19,11 +20,13 @@ void PromptArgs::add_template(CLI::App& app) {
   app.add_option("--system", system, "system message")->type_name("TEXT")->group("Text");
   app.add_option("--template-args", template_args,
                  "more values for the chat template, e.g. '{\"enable_thinking\": false}'")
-      ->type_name("JSON")->group("Text");
+      ->type_name("JSON")
+      ->group("Text");
 }
 
 void PromptArgs::check() const {
-  if (!chat && !system.empty()) throw usage_error("--system: expected --chat beside it, found none");
+  if (!chat && !system.empty())
+    throw usage_error("--system: expected --chat beside it, found none");
   if (!chat && !template_args.empty()) {
     throw usage_error("--template-args: expected --chat beside it, found none");
   }

@@ -37,7 +37,8 @@ double best_seconds(int threads, const std::function<void(int)>& prepare,
       gate.arrive_and_wait();
       work(thread);
       gate.arrive_and_wait();
-      if (thread == 0) best = std::min(best, std::chrono::duration<double>(Clock::now() - begin[pass]).count());
+      if (thread == 0)
+        best = std::min(best, std::chrono::duration<double>(Clock::now() - begin[pass]).count());
     }
   };
   std::vector<std::thread> pool;
@@ -49,16 +50,16 @@ double best_seconds(int threads, const std::function<void(int)>& prepare,
 
 // 1 GiB where the machine has it to spare: more than the last-level caches of most.
 std::size_t read_buffer_bytes() {
-  const auto free_bytes =
-      static_cast<std::size_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const auto free_bytes = static_cast<std::size_t>(sysconf(_SC_AVPHYS_PAGES)) *
+                          static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   return std::clamp(free_bytes / 4, std::size_t{16} << 20, std::size_t{1} << 30);
 }
 
 std::atomic<std::uint64_t> g_sink{0};  // keeps the loops' results alive
 
 void measure_reads(Roof& roof) {
-  const std::size_t words = read_buffer_bytes() / sizeof(std::uint64_t) / static_cast<std::size_t>(roof.threads) /
-                            kReadWords * kReadWords;
+  const std::size_t words = read_buffer_bytes() / sizeof(std::uint64_t) /
+                            static_cast<std::size_t>(roof.threads) / kReadWords * kReadWords;
   std::vector<std::unique_ptr<std::uint64_t[]>> parts(static_cast<std::size_t>(roof.threads));
   const auto prepare = [&](int thread) {
     // Written by the thread that reads it, so that the pages are near it.
@@ -79,9 +80,10 @@ void measure_floats(Roof& roof) {
   roof.instructions = loop.name;
   constexpr std::int64_t kRounds = 20'000'000;
   const auto work = [&](int) { g_sink += loop.run(kRounds) > 0 ? 1 : 0; };
-  const double seconds = best_seconds(roof.threads, [](int) {}, work);
-  roof.float_flops_per_second =
-      static_cast<double>(kRounds) * static_cast<double>(loop.flops_per_round) * roof.threads / seconds;
+  const double seconds = best_seconds(
+      roof.threads, [](int) {}, work);
+  roof.float_flops_per_second = static_cast<double>(kRounds) *
+                                static_cast<double>(loop.flops_per_round) * roof.threads / seconds;
 }
 
 }  // namespace

@@ -7,10 +7,10 @@ namespace nibble::tool {
 
 struct Roof {
   int threads = 0;
-  double read_bytes_per_second = 0;    // of memory, all threads reading their own part
-  double buffer_bytes = 0;             // that were read: larger than the caches
-  double float_flops_per_second = 0;   // float32 multiply-adds in registers, two operations each
-  std::string instructions;            // "avx2 fma", "portable mul + add", ...
+  double read_bytes_per_second = 0;   // of memory, all threads reading their own part
+  double buffer_bytes = 0;            // that were read: larger than the caches
+  double float_flops_per_second = 0;  // float32 multiply-adds in registers, two operations each
+  std::string instructions;           // "avx2 fma", "portable mul + add", ...
 };
 
 // About a second. Threads start together; the best of several passes counts.

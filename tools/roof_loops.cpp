@@ -18,7 +18,8 @@ constexpr float kShrink = 0.5f, kAdd = 0.5f;
 
 using Words4 __attribute__((vector_size(32))) = std::uint64_t;
 
-__attribute__((always_inline)) inline std::uint64_t sum_words(const std::uint64_t* data, std::size_t words) {
+__attribute__((always_inline)) inline std::uint64_t sum_words(const std::uint64_t* data,
+                                                              std::size_t words) {
   Words4 sum[4] = {};
   for (std::size_t i = 0; i < words; i += kReadWords) {
     for (std::size_t j = 0; j < kReadWords / 4; ++j) {
@@ -43,7 +44,8 @@ float portable_chains(std::int64_t rounds) {
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) std::uint64_t sum_avx2(const std::uint64_t* data, std::size_t words) {
+__attribute__((target("avx2"))) std::uint64_t sum_avx2(const std::uint64_t* data,
+                                                       std::size_t words) {
   return sum_words(data, words);
 }
 

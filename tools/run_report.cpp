@@ -7,7 +7,9 @@
 namespace nibble::tool {
 namespace {
 
-double rate(double count, double seconds) { return seconds > 0 ? count / seconds : 0; }
+double rate(double count, double seconds) {
+  return seconds > 0 ? count / seconds : 0;
+}
 
 }  // namespace
 
@@ -29,7 +31,9 @@ double RunReport::prompt_seconds() const {
 double RunReport::new_seconds() const {
   return tokens_.empty() ? 0 : std::chrono::duration<double>(last_ - first_).count();
 }
-double RunReport::prompt_rate() const { return rate(static_cast<double>(prompt_tokens_), prompt_seconds()); }
+double RunReport::prompt_rate() const {
+  return rate(static_cast<double>(prompt_tokens_), prompt_seconds());
+}
 double RunReport::new_rate() const {
   return tokens_.empty() ? 0 : rate(static_cast<double>(tokens_.size() - 1), new_seconds());
 }
@@ -76,12 +80,13 @@ std::string RunReport::text() const {
       "stop       {}\n"
       "seed       {}\n"
       "steps      {} with {} ops, {} allocations inside\n",
-      info.architecture, format_bytes(info.weight_bytes), format_seconds(loaded_.seconds), info.backend,
-      info.device, info.threads, info.kernels, info.profile, info.activations, prompt_tokens_,
-      format_seconds(prompt_seconds()), format_rate(prompt_rate()), tokens_.size(),
+      info.architecture, format_bytes(info.weight_bytes), format_seconds(loaded_.seconds),
+      info.backend, info.device, info.threads, info.kernels, info.profile, info.activations,
+      prompt_tokens_, format_seconds(prompt_seconds()), format_rate(prompt_rate()), tokens_.size(),
       format_seconds(new_seconds()), format_rate(new_rate()), stop_reason_, how_.seed, stats.steps,
       stats.launches, stats.allocations);
-  for (const auto& [op, kernel] : stats.kernels) out += fmt::format("kernel     {}: {}\n", op, kernel);
+  for (const auto& [op, kernel] : stats.kernels)
+    out += fmt::format("kernel     {}: {}\n", op, kernel);
   return out;
 }
 

@@ -40,7 +40,11 @@ void prepare_process() {
   sigaction(SIGINT, &action, nullptr);
 }
 
-bool interrupted() { return g_interrupts.load() > 0; }
-void reset_interrupts() { g_interrupts.store(0); }
+bool interrupted() {
+  return g_interrupts.load() > 0;
+}
+void reset_interrupts() {
+  g_interrupts.store(0);
+}
 
 }  // namespace nibble::tool

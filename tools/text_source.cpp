@@ -24,7 +24,8 @@ std::string read_descriptor(int fd, const std::string& name) {
     const ssize_t n = read(fd, buffer, sizeof buffer);
     if (interrupted()) throw Interrupted{};
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw Failure(kFailed, fmt::format("cannot read {}: {}", name, std::strerror(errno)));
+    if (n < 0)
+      throw Failure(kFailed, fmt::format("cannot read {}: {}", name, std::strerror(errno)));
     if (n == 0) return text;
     text.append(buffer, static_cast<std::size_t>(n));
     if (text.size() > kMaxText) {
@@ -54,7 +55,8 @@ std::string read_file(const std::string& path) {
 void TextArgs::add(CLI::App& app, const std::string& what) {
   app.add_option("-p,--prompt", text, what)->type_name("TEXT")->group("Text");
   app.add_option("-f,--file", file, "read the text from a file; - is standard input")
-      ->type_name("FILE")->group("Text");
+      ->type_name("FILE")
+      ->group("Text");
 }
 
 std::string TextArgs::read(Console& console, bool strip_newline) const {
@@ -64,7 +66,8 @@ std::string TextArgs::read(Console& console, bool strip_newline) const {
   if (!file.empty() && file != "-") {
     read = read_file(file);
   } else {
-    if (isatty(STDIN_FILENO) == 1) console.note("reading the text from the terminal, Ctrl-D ends it");
+    if (isatty(STDIN_FILENO) == 1)
+      console.note("reading the text from the terminal, Ctrl-D ends it");
     read = read_descriptor(STDIN_FILENO, "standard input");
   }
   if (strip_newline && !read.empty() && read.back() == '\n') {

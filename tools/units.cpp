@@ -58,6 +58,8 @@ std::string one_line(std::string_view text) {
   return out;
 }
 
-std::string in_quotes(std::string_view text) { return Json(text).dump(); }
+std::string in_quotes(std::string_view text) {
+  return Json(text).dump();
+}
 
 }  // namespace nibble::tool

@@ -25,13 +25,13 @@ struct Model::Impl {
   std::optional<ChatTemplate> chat_template;
   Json template_tokens;  // bos_token, eos_token, ...: template variables of tokenizer_config.json
   std::vector<std::int32_t> stop_tokens;
-  std::unique_ptr<Engine> engine;
+  std::unique_ptr<EngineLoop> engine;
 };
 
 struct Mark::Impl {
   const void* session = nullptr;
   std::uint64_t serial = 0;
-  Engine::Place place;
+  EngineLoop::Place place;
 };
 
 struct Session::Impl {

@@ -196,7 +196,7 @@ void bring_up(Draft d, const LoadOptions& how, Model::Impl& model) {
     }
   }
   d.engine.stop_tokens = model.stop_tokens;
-  model.engine = std::make_unique<Engine>(std::move(d.backend), std::move(d.engine),
+  model.engine = std::make_unique<EngineLoop>(std::move(d.backend), std::move(d.engine),
                                           model.tokenizer ? &model.tokenizer->impl().bpe : nullptr);
 }
 

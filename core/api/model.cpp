@@ -62,7 +62,7 @@ ModelInfo Model::inspect(const std::filesystem::path& dir, std::vector<TensorRow
   if (tensors != nullptr) {
     for (const Weight& w : draft.spec.weights) {
       tensors->push_back({w.name, weight_format_name(w.format),
-                          activation_kind_name(w.activation.kind), w.rows, w.cols, w.bytes()});
+                          activation_format_name(w.activation.kind), w.rows, w.cols, w.bytes()});
     }
   }
   return draft.info;

@@ -32,7 +32,7 @@ const char* scale_layout_name(ScaleLayout s) {
   return "?";
 }
 
-const char* activation_kind_name(ActivationFormat::Kind k) {
+const char* activation_format_name(ActivationFormat::Kind k) {
   switch (k) {
     case ActivationFormat::Kind::none:
       return "none";

@@ -33,7 +33,7 @@ struct ActivationFormat {
   bool operator==(const ActivationFormat&) const = default;
 };
 
-const char* activation_kind_name(ActivationFormat::Kind k);
+const char* activation_format_name(ActivationFormat::Kind k);
 
 // y[n] = sum over k of x[k] * w[n, k]
 struct Weight {

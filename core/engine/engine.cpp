@@ -6,7 +6,7 @@
 
 namespace nibble {
 
-Engine::Engine(std::unique_ptr<Backend> backend, EngineConfig config, const BpeTokenizer* tokenizer)
+EngineLoop::EngineLoop(std::unique_ptr<Backend> backend, EngineConfig config, const BpeTokenizer* tokenizer)
     : backend_(std::move(backend)),
       config_(std::move(config)),
       tokenizer_(tokenizer),
@@ -24,7 +24,7 @@ Engine::Engine(std::unique_ptr<Backend> backend, EngineConfig config, const BpeT
   batch_.sampling.reserve(sequences_.size());
 }
 
-std::shared_ptr<Sequence> Engine::open() {
+std::shared_ptr<Sequence> EngineLoop::open() {
   const std::lock_guard lock(mutex_);
   if (free_slots_.empty()) {
     throw Error(ErrorCode::out_of_memory,
@@ -39,7 +39,7 @@ std::shared_ptr<Sequence> Engine::open() {
   return s;
 }
 
-void Engine::close(Sequence& s) {
+void EngineLoop::close(Sequence& s) {
   const std::lock_guard lock(mutex_);
   pages_.shrink(s.pages, 0);
   free_slots_.push_back(s.slot);
@@ -48,7 +48,7 @@ void Engine::close(Sequence& s) {
   sequences_[static_cast<std::size_t>(s.slot)].reset();
 }
 
-void Engine::expect_usable(const Sequence& s) const {
+void EngineLoop::expect_usable(const Sequence& s) const {
   if (s.failed) {
     throw Error(ErrorCode::internal, "[session] an earlier step of this session failed: clear() it first");
   }
@@ -58,7 +58,7 @@ void Engine::expect_usable(const Sequence& s) const {
   }
 }
 
-void Engine::check_tokens(std::span<const std::int32_t> tokens) const {
+void EngineLoop::check_tokens(std::span<const std::int32_t> tokens) const {
   for (const std::int32_t t : tokens) {
     if (t < 0 || t >= config_.vocab) {
       throw Error(ErrorCode::invalid_argument, "[session] token id " + std::to_string(t) +
@@ -68,20 +68,27 @@ void Engine::check_tokens(std::span<const std::int32_t> tokens) const {
   }
 }
 
-std::int64_t Engine::room(const Sequence& s) const {
+std::int64_t EngineLoop::running() const {
+  const std::lock_guard lock(mutex_);
+  return std::count_if(sequences_.begin(), sequences_.end(),
+                       [](const auto& s) { return s && s->running; });
+}
+
+std::int64_t EngineLoop::room(const Sequence& s) const {
   const std::lock_guard lock(mutex_);
   return config_.capacity - static_cast<std::int64_t>(s.tokens.size());
 }
 
-// Pages for `more` tokens beyond those held, and one more position for the answer.
-void Engine::reserve(Sequence& s, std::int64_t more) {
+// Pages for `more` tokens beyond those held; `spare` positions must stay free behind them.
+void EngineLoop::reserve(Sequence& s, std::int64_t more, std::int64_t spare) {
   const auto held = static_cast<std::int64_t>(s.tokens.size());
-  if (more >= config_.capacity - held) {
+  if (more > config_.capacity - held - spare) {
     throw Error(ErrorCode::context_full,
                 "[session] a prompt of " + std::to_string(more) + " tokens does not fit: the session holds " +
                     std::to_string(held) + " of " + std::to_string(config_.capacity) +
-                    " positions and one must stay free for the answer (kv_tokens and the model's " +
-                    "max_position_embeddings set the limit)");
+                    " positions" +
+                    (spare > 0 ? " and one must stay free for the answer" : "") +
+                    " (kv_tokens and the model's max_position_embeddings set the limit)");
   }
   if (!pages_.grow(s.pages, held + more)) {
     throw Error(ErrorCode::context_full,
@@ -92,7 +99,7 @@ void Engine::reserve(Sequence& s, std::int64_t more) {
   }
 }
 
-void Engine::submit(Sequence& s, std::span<const std::int32_t> prompt, const Sampling& how) {
+void EngineLoop::submit(Sequence& s, std::span<const std::int32_t> prompt, const Sampling& how) {
   const std::lock_guard lock(mutex_);
   expect_usable(s);
   check_tokens(prompt);
@@ -102,7 +109,7 @@ void Engine::submit(Sequence& s, std::span<const std::int32_t> prompt, const Sam
                 s.tokens.empty() ? "[session] the prompt is empty and so is the session"
                                  : "[session] the prompt is empty and no token waits to be run");
   }
-  reserve(s, static_cast<std::int64_t>(prompt.size()));
+  reserve(s, static_cast<std::int64_t>(prompt.size()), /*spare=*/1);
 
   s.tokens.insert(s.tokens.end(), prompt.begin(), prompt.end());
   if (!prompt.empty()) s.last_sampled = false;
@@ -125,7 +132,7 @@ void Engine::submit(Sequence& s, std::span<const std::int32_t> prompt, const Sam
   if (how.max_new_tokens == 0) finish(s, StopReason::length);
 }
 
-bool Engine::next(Sequence& s, std::int32_t& token, std::string& text) {
+bool EngineLoop::next(Sequence& s, std::int32_t& token, std::string& text) {
   const std::lock_guard lock(mutex_);
   while (s.running && !s.undelivered) {
     if (!step_locked()) throw Error(ErrorCode::internal, "[engine] a running answer has no rows to run");
@@ -144,7 +151,7 @@ bool Engine::next(Sequence& s, std::int32_t& token, std::string& text) {
   return true;
 }
 
-void Engine::cancel(Sequence& s) {
+void EngineLoop::cancel(Sequence& s) {
   const std::lock_guard lock(mutex_);
   if (s.undelivered) {
     // Nobody saw the newest token, so the one before it must wait to be run again.
@@ -162,7 +169,7 @@ void Engine::cancel(Sequence& s) {
   s.tail_text.clear();
 }
 
-void Engine::finish(Sequence& s, StopReason reason) {
+void EngineLoop::finish(Sequence& s, StopReason reason) {
   s.running = false;
   s.reason = reason;
   if (s.decoder && reason != StopReason::stop_text) {
@@ -171,7 +178,7 @@ void Engine::finish(Sequence& s, StopReason reason) {
   }
 }
 
-void Engine::deliver(Sequence& s, std::int32_t token) {
+void EngineLoop::deliver(Sequence& s, std::int32_t token) {
   s.tokens.push_back(token);
   s.last_sampled = true;
   ++s.new_tokens;
@@ -189,14 +196,14 @@ void Engine::deliver(Sequence& s, std::int32_t token) {
   }
 }
 
-Engine::Place Engine::mark(Sequence& s) {
+EngineLoop::Place EngineLoop::mark(Sequence& s) {
   const std::lock_guard lock(mutex_);
   expect_usable(s);
   return {static_cast<std::int64_t>(s.tokens.size()), s.fed, s.last_sampled,
           backend_->save_slot(s.slot, s.keep)};
 }
 
-void Engine::rewind(Sequence& s, const Place& to) {
+void EngineLoop::rewind(Sequence& s, const Place& to) {
   const std::lock_guard lock(mutex_);
   if (s.running || s.undelivered) expect_usable(s);
   backend_->load_slot(s.slot, *to.state);
@@ -209,7 +216,7 @@ void Engine::rewind(Sequence& s, const Place& to) {
   pages_.shrink(s.pages, to.tokens);
 }
 
-void Engine::clear(Sequence& s) {
+void EngineLoop::clear(Sequence& s) {
   const std::lock_guard lock(mutex_);
   if (s.running || s.undelivered) expect_usable(s);
   backend_->reset_slot(s.slot);
@@ -219,17 +226,17 @@ void Engine::clear(Sequence& s) {
   s.slot = slot;
 }
 
-StepStats Engine::stats() const {
+StepStats EngineLoop::stats() const {
   const std::lock_guard lock(mutex_);
   return backend_->stats();
 }
 
-HostState Engine::export_state(Sequence& s) {
+HostState EngineLoop::export_state(Sequence& s) {
   const std::lock_guard lock(mutex_);
   return backend_->export_state(s.slot, s.keep, s.pages, s.fed);
 }
 
-void Engine::observe(Observer observer) {
+void EngineLoop::observe(Observer observer) {
   const std::lock_guard lock(mutex_);
   observer_ = std::move(observer);
 }

@@ -24,9 +24,9 @@ struct EngineConfig {
 };
 
 // Thread-safe: every public call takes the engine's lock.
-class Engine {
+class EngineLoop {
  public:
-  Engine(std::unique_ptr<Backend> backend, EngineConfig config, const BpeTokenizer* tokenizer);
+  EngineLoop(std::unique_ptr<Backend> backend, EngineConfig config, const BpeTokenizer* tokenizer);
 
   std::shared_ptr<Sequence> open();
   void close(Sequence& s);
@@ -50,6 +50,7 @@ class Engine {
   void rewind(Sequence& s, const Place& to);
   void clear(Sequence& s);
 
+  std::int64_t running() const;  // answers that have not ended
   std::int64_t room(const Sequence& s) const;
   StepStats stats() const;
   HostState export_state(Sequence& s);
@@ -65,7 +66,7 @@ class Engine {
   void finish(Sequence& s, StopReason reason);
   void expect_usable(const Sequence& s) const;
   void check_tokens(std::span<const std::int32_t> tokens) const;
-  void reserve(Sequence& s, std::int64_t more);
+  void reserve(Sequence& s, std::int64_t more, std::int64_t spare);
 
   mutable std::mutex mutex_;
   std::unique_ptr<Backend> backend_;

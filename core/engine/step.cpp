@@ -1,4 +1,4 @@
-// step.cpp: Engine's step: whoever has rows and no unread token takes part.
+// step.cpp: the engine's step: whoever has rows and no unread token takes part.
 #include <algorithm>
 
 #include "core/engine/engine.h"
@@ -6,12 +6,12 @@
 
 namespace nibble {
 
-bool Engine::step() {
+bool EngineLoop::step() {
   const std::lock_guard lock(mutex_);
   return step_locked();
 }
 
-bool Engine::step_locked() {
+bool EngineLoop::step_locked() {
   views_.clear();
   bool ended = false;
   for (const auto& s : sequences_) {
@@ -44,7 +44,7 @@ bool Engine::step_locked() {
 }
 
 // rows >= 0: the smallest decode program that takes them; -1: the mixed one.
-std::size_t Engine::program_for(std::int64_t rows) const {
+std::size_t EngineLoop::program_for(std::int64_t rows) const {
   for (std::size_t i = 0; i < config_.classes.size(); ++i) {
     const ProgramClass& c = config_.classes[i];
     if (rows < 0 ? c.kind == ProgramClass::Kind::mixed
@@ -55,7 +55,7 @@ std::size_t Engine::program_for(std::int64_t rows) const {
   throw Error(ErrorCode::internal, "[engine] no program for a step of " + std::to_string(rows) + " rows");
 }
 
-void Engine::append_range(Sequence& s, const ScheduledRange& r) {
+void EngineLoop::append_range(Sequence& s, const ScheduledRange& r) {
   const auto first_row = static_cast<std::int32_t>(batch_.rows());
   batch_.ranges.push_back({r.section, s.slot, first_row, static_cast<std::int32_t>(r.rows), s.fed, s.keep,
                            static_cast<std::int32_t>(batch_.pages.size())});
@@ -72,7 +72,7 @@ void Engine::append_range(Sequence& s, const ScheduledRange& r) {
   }
 }
 
-void Engine::run(std::size_t program) {
+void EngineLoop::run(std::size_t program) {
   try {
     backend_->run(program, batch_, output_, observer_);
   } catch (...) {
@@ -92,7 +92,7 @@ void Engine::run(std::size_t program) {
   }
 }
 
-std::vector<double> Engine::score(Sequence& s, std::span<const std::int32_t> tokens) {
+std::vector<double> EngineLoop::score(Sequence& s, std::span<const std::int32_t> tokens) {
   const std::lock_guard lock(mutex_);
   expect_usable(s);
   check_tokens(tokens);
@@ -102,7 +102,7 @@ std::vector<double> Engine::score(Sequence& s, std::span<const std::int32_t> tok
     ++program;
   }
   if (program == config_.classes.size()) throw Error(ErrorCode::internal, "[engine] no scoring program");
-  reserve(s, static_cast<std::int64_t>(tokens.size()));
+  reserve(s, static_cast<std::int64_t>(tokens.size()), /*spare=*/0);
   s.tokens.insert(s.tokens.end(), tokens.begin(), tokens.end());
   if (!tokens.empty()) s.last_sampled = false;
 

@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <set>
 
+#include "backends/cpu/memory.h"
+#include "backends/cpu/ops/linear.h"
+#include "backends/cpu/ops/quantize.h"
 #include "backends/registry.h"
 #include "core/numerics/reduce.h"
 #include "nibble/error.h"
@@ -109,6 +113,73 @@ TEST_P(CpuBackendIsas, RunsAChainOfOps) {
                 std::max_element(expected.begin(), expected.end()) - expected.begin());
       EXPECT_EQ(seen["sample"][o], static_cast<float>(out.tokens[o]));
     }
+  }
+}
+
+// Codes and scales reach Linear as they do when both ops are called by hand.
+TEST_P(CpuBackendIsas, QuantisedActivationsArriveWhole) {
+  using Kind = ActivationFormat::Kind;
+  constexpr std::int64_t kK = 272, kN = 21, kRows = 5;
+  struct Case {
+    Kind kind;
+    DType scale_type;
+    std::int64_t code_cols, scale_cols;
+  };
+  for (const Case& c :
+       {Case{Kind::nvfp4_static, DType::u8, kK / 2, kK / 16},
+        Case{Kind::fp8_tensor_static, DType::f32, kK, 0}, Case{Kind::fp8_token, DType::f32, kK, 1},
+        Case{Kind::fp8_token_group128, DType::f32, kK, 3}}) {
+    SCOPED_TRACE(activation_format_name(c.kind));
+    const ActivationFormat format{c.kind, 0.01f};
+    ModelSpec spec;
+    spec.weights.push_back(test::random_weight("embed", kN, kK, 1));
+    spec.weights.push_back(test::random_weight("head", kN, kK, 2));
+    ProgramBuilder p({ProgramClass::Kind::mixed, kRows, kRows});
+    const Tensor x = p.buffer(Rows::tokens, kK);
+    const Tensor codes = p.buffer(Rows::tokens, c.code_cols, DType::u8);
+    const Tensor scales =
+        c.scale_cols == 0 ? Tensor{} : p.buffer(Rows::tokens, c.scale_cols, c.scale_type);
+    const Tensor y = p.buffer(Rows::tokens, kN), logits = p.buffer(Rows::outputs, kN);
+    p.op("embed", Embed{0, x});
+    p.op("quantize", Quantize{x, format, codes, scales});
+    p.op("head", nibble::Linear{codes, scales, format, 1, y});
+    p.op("last", GatherRows{y, logits});
+    p.op("sample", nibble::Sample{logits});
+    spec.programs.push_back(p.take());
+
+    Batch b;
+    b.tokens = {3, 20, 0, 7, 11};
+    b.ranges = {{Section::prefill, 0, 0, 5, 0, 0, 0}};
+    std::vector<float> rows;
+    const auto* table = reinterpret_cast<const float*>(spec.weights[0].codes.data());
+    for (const std::int32_t t : b.tokens)
+      rows.insert(rows.end(), table + t * kK, table + (t + 1) * kK);
+    Parallel parallel(1);
+    std::vector<std::uint8_t> by_hand(kRows * kK);
+    std::vector<float> hand_scales(kRows * kK), expected(kRows * kN);
+    quantize(GetParam(), parallel,
+             {kRows, kK, format, rows.data(), kK, by_hand.data(), c.code_cols, hand_scales.data(),
+              c.scale_cols});
+    Block arena(packed_bytes(spec.weights[1]), "test");
+    const PackedWeight head =
+        pack(spec.weights[1], arena.data(), parallel, nibble_order(GetParam()));
+    Block workspace(static_cast<std::uint64_t>(linear_workspace_bytes(kRows, kK)), "test");
+    linear(GetParam(), parallel,
+           {&head, kRows, format, nullptr, c.code_cols, by_hand.data(), hand_scales.data(),
+            c.scale_cols, expected.data(), kN, workspace.data()});
+
+    CpuBackend backend({2, isa_name(GetParam())});
+    backend.prepare(std::move(spec), {1, 0, 1, kN}, {});
+    StepOutput out;
+    std::vector<float> got, shown;
+    backend.run(0, b, out, [&](const Op& op, auto, auto, auto data) {
+      if (op.name == "head") got.assign(data.begin(), data.end());
+      if (op.name == "quantize") shown.assign(data.begin(), data.end());
+    });
+    ASSERT_EQ(got.size(), expected.size());
+    EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0);
+    by_hand.resize(static_cast<std::size_t>(kRows * c.code_cols));
+    EXPECT_EQ(shown, std::vector<float>(by_hand.begin(), by_hand.end()));
   }
 }
 

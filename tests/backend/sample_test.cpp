@@ -103,7 +103,7 @@ TEST_P(Sample, EqualsTheContract) {
     const double all[] = {static_cast<double>(values)...};
     return all[random() % std::size(all)];
   };
-  for (int round = 0; round < 1500; ++round) {
+  for (int round = 0; round < 800; ++round) {
     const auto vocab = static_cast<std::size_t>(pick(1, 2, 5, 63, 256, 257, 600, 1000, 5000, 9000));
     const std::vector<float> z =
         normal_logits(random, vocab, static_cast<float>(pick(0.01, 1, 4, 30)), random() % 3 == 0);
@@ -129,9 +129,9 @@ TEST_P(Sample, EqualsTheContractAtFullVocabulary) {
   constexpr std::size_t kVocab = 248320;
   for (const float width : {0.1f, 3.0f}) {
     const std::vector<float> z = normal_logits(random, kVocab, width, false);
-    for (const int top_k : {0, 20, 2000}) {
+    for (const int top_k : {0, 20}) {
       for (const float top_p : {1.0f, 0.9f}) {
-        for (const float temperature : {0.6f, 1.0f, 1e6f}) {
+        for (const float temperature : {0.7f, 1e6f}) {
           const SampleParams how{.temperature = temperature,
                                  .top_p = top_p,
                                  .top_k = top_k,
@@ -195,7 +195,7 @@ TEST_P(Sample, TinyTemperatureIsGreedyAndHugeIsUniform) {
   for (const int n : seen) EXPECT_NEAR(n, 1000, 5 * std::sqrt(1000.0 * 7 / 8));
 }
 
-// Chi-square of 200,000 draws against probabilities computed in double.
+// Chi-square of 100,000 draws against probabilities computed in double.
 TEST_P(Sample, DrawsFollowTheDistribution) {
   Sampler sampler(GetParam(), 1, 1);
   std::mt19937 random(11);
@@ -208,7 +208,7 @@ TEST_P(Sample, DrawsFollowTheDistribution) {
       total += p[i];
     }
     std::vector<int> seen(z.size());
-    constexpr int kDraws = 200000;
+    constexpr int kDraws = 100000;
     for (int i = 0; i < kDraws; ++i) {
       const SampleParams how{.temperature = temperature, .seed = 5, .position = i};
       ++seen[static_cast<std::size_t>(sampler.one(z, how))];

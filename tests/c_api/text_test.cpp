@@ -57,10 +57,12 @@ TEST_F(CApi, ChatsRenderAsTheGoldens) {
   for (const auto& [name, row] : golden.as_object()) {
     const Json* messages = row.find("messages");
     if (!messages) continue;
+    const Json* kwargs = row.find("kwargs");
+    const std::string extra = kwargs != nullptr ? kwargs->dump() : "";
     char* text = nullptr;
-    ASSERT_EQ(
-        nibble_render_chat(model_.get(), messages->dump().c_str(), nullptr, 1, &text, nullptr),
-        NIBBLE_OK)
+    ASSERT_EQ(nibble_render_chat(model_.get(), messages->dump().c_str(),
+                                 extra.empty() ? nullptr : extra.c_str(), 1, &text, nullptr),
+              NIBBLE_OK)
         << name << ": " << nibble_last_error();
     EXPECT_EQ(take(text), row.find("rendered")->as_string()) << name;
     ++rendered;

@@ -51,14 +51,16 @@ TEST(ChatCases, Fail) {
     std::string message;
     ErrorCode code = ErrorCode::internal;
     try {
-      ChatTemplate(test::read_file("cases/templates/" + name), name).render(*c.find("input"), test::fixed_clock());
+      ChatTemplate(test::read_file("cases/templates/" + name), name)
+          .render(*c.find("input"), test::fixed_clock());
     } catch (const Error& e) {
       message = e.what();
       code = e.code();
     }
     const bool parsing = c.find("stage")->as_string() == "parse";
     EXPECT_EQ(code, parsing ? ErrorCode::bad_file : ErrorCode::invalid_argument) << id;
-    std::vector<std::string> lines = {name + ": line " + std::to_string(c.find("line")->as_int()) + ": "};
+    std::vector<std::string> lines = {name + ": line " + std::to_string(c.find("line")->as_int()) +
+                                      ": "};
     for (const Json& l : c.find("also")->as_array()) {
       lines.push_back(name + ": line " + std::to_string(l.as_int()) + ": ");
     }
@@ -73,7 +75,8 @@ TEST(ChatCases, Fail) {
 
 TEST(ChatCases, OracleTemplate) {
   const Json golden = Json::parse(test::read_file("golden/tokenizer.json"), "tokenizer.json");
-  const ChatTemplate chat(test::read_file("model/hf-nvfp4-ct/chat_template.jinja"), "chat_template.jinja");
+  const ChatTemplate chat(test::read_file("model/hf-nvfp4-ct/chat_template.jinja"),
+                          "chat_template.jinja");
   std::size_t rendered = 0, refused = 0;
   for (const Json& c : golden.find("templates")->as_array()) {
     EXPECT_EQ(chat.render(c), c.find("rendered")->as_string());

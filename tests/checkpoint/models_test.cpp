@@ -34,7 +34,7 @@ std::map<std::string, int> census(const BoundModel& model) {
   std::map<std::string, int> out;
   for (const Weight& w : model.matrices) {
     ++out[std::string(weight_format_name(w.format)) + "/" + scale_layout_name(w.scale_layout) +
-          "/" + activation_kind_name(w.activation.kind)];
+          "/" + activation_format_name(w.activation.kind)];
   }
   return out;
 }

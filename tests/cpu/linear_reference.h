@@ -2,6 +2,7 @@
 // its contract, one scalar fma after the other.
 #pragma once
 
+#include <Eigen/Core>
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -132,18 +133,19 @@ inline float reference_dot(const Weight& w, const std::vector<float>& ops, std::
   return total * alpha(w, n) * post;
 }
 
-// The same in double, and the sum of magnitudes that bounds its error.
+// The same in double by somebody else's arithmetic (Eigen), and the sum of magnitudes that bounds its
+// error.
 inline double exact_dot(const Weight& w, const std::vector<float>& ops, std::int64_t n,
                         const float* x, double* magnitude) {
-  double sum = 0;
-  *magnitude = 0;
-  for (std::int64_t k = 0; k < w.cols; ++k) {
-    double p = static_cast<double>(x[k]) * ops[static_cast<std::size_t>(n * w.cols + k)];
-    p *= w.scale_layout == ScaleLayout::block128 ? block_scale(w, n, k) : alpha(w, n);
-    sum += p;
-    *magnitude += std::abs(p);
+  using Row = Eigen::Map<const Eigen::ArrayXf>;
+  Eigen::ArrayXd terms = Row(x, w.cols).cast<double>() * Row(ops.data() + n * w.cols, w.cols).cast<double>();
+  if (w.scale_layout == ScaleLayout::block128) {
+    for (std::int64_t k = 0; k < w.cols; ++k) terms[k] *= static_cast<double>(block_scale(w, n, k));
+  } else {
+    terms *= static_cast<double>(alpha(w, n));
   }
-  return sum;
+  *magnitude = terms.abs().sum();
+  return terms.sum();
 }
 
 }  // namespace nibble::test

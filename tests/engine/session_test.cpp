@@ -107,6 +107,26 @@ TEST(Session, RewindGoesBackToTheBit) {
   expect_same_future(session, fresh, "rewound again");
 }
 
+TEST(Engine, StepsForEveryAnswerAndStaysOneTokenAhead) {
+  Model model = load(options(2));
+  Engine engine(model);
+  EXPECT_FALSE(engine.step()) << "nothing runs";
+  Session a = model.new_session(), b = model.new_session();
+  auto first = a.generate(capital(), tokens(5));
+  auto second = b.generate(capital(), tokens(5));
+  EXPECT_EQ(engine.running(), 2);
+  EXPECT_TRUE(engine.step());
+  EXPECT_FALSE(engine.step()) << "both have a token that nobody has read";
+  const auto before = engine.stats().steps;
+  Piece piece;
+  EXPECT_TRUE(first.next(piece));
+  EXPECT_TRUE(second.next(piece));
+  EXPECT_EQ(engine.stats().steps, before) << "the step had served both";
+  while (first.next(piece)) {
+  }
+  EXPECT_EQ(engine.running(), 1);
+}
+
 TEST(Session, SameSeedSameAnswer) {
   Model model = load(options(2));
   Sampling how = tokens(40);

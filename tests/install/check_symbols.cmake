@@ -20,7 +20,7 @@ if(count LESS 30)
 endif()
 
 # Mangled names of the namespaces that no public header mentions.
-foreach(inside 3cpu5 5c_api 6Engine 8Registries)
+foreach(inside 3cpu5 5c_api 10EngineLoop 8Registries)
   if(symbols MATCHES " [TDBR] [^\n]*6nibble${inside}")
     message(FATAL_ERROR "an internal symbol is visible: ${CMAKE_MATCH_0}")
   endif()

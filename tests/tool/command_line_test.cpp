@@ -9,7 +9,8 @@
 namespace nibble::test {
 namespace {
 
-const std::vector<std::string> kCommands = {"generate", "chat", "inspect", "bench", "tokenize", "perplexity"};
+const std::vector<std::string> kCommands = {"generate", "chat",     "inspect",
+                                            "bench",    "tokenize", "perplexity"};
 
 bool one_line(const std::string& text) {
   return !text.empty() && text.find('\n') == text.size() - 1 && text.starts_with("nibble: ");
@@ -19,9 +20,10 @@ TEST(CommandLine, HelpNamesCommandsAndExitCodes) {
   const ToolRun run = run_tool({"--help"});
   EXPECT_EQ(run.code, 0);
   EXPECT_EQ(run.err, "");
-  for (const std::string& command : kCommands) EXPECT_NE(run.out.find("\n  " + command), std::string::npos) << command;
-  for (const char* line : {"  0    done", "  1    an error", "  2    the command line", "  3    the model",
-                           "  4    out of memory", "  130  interrupted"}) {
+  for (const std::string& command : kCommands)
+    EXPECT_NE(run.out.find("\n  " + command), std::string::npos) << command;
+  for (const char* line : {"  0    done", "  1    an error", "  2    the command line",
+                           "  3    the model", "  4    out of memory", "  130  interrupted"}) {
     EXPECT_NE(run.out.find(line), std::string::npos) << line;
   }
 }
@@ -39,7 +41,8 @@ TEST(CommandLine, EveryCommandHasHelpWithExamples) {
 TEST(CommandLine, Version) {
   const ToolRun run = run_tool({"--version"});
   EXPECT_EQ(run.code, 0);
-  EXPECT_TRUE(std::regex_match(run.out, std::regex("nibble [0-9]+\\.[0-9]+\\.[0-9]+\n"))) << run.out;
+  EXPECT_TRUE(std::regex_match(run.out, std::regex("nibble [0-9]+\\.[0-9]+\\.[0-9]+\n")))
+      << run.out;
 }
 
 struct Wrong {
@@ -53,14 +56,30 @@ TEST(CommandLine, WrongOnesSayWhatWasExpectedAndFound) {
       {{}, "expected a command (generate, chat,", "found nothing"},
       {{"generat"}, "did you mean generate?", "found \"generat\""},
       {{"--nonsense"}, "expected a command", "\"--nonsense\""},
-      {{"generate", model, "--tempratur", "1"}, "did you mean --temperature?", "found \"--tempratur\""},
-      {{"generate", model, "--top-k", "many"}, "--top-k: expected a whole number from 0", "found \"many\""},
-      {{"generate", model, "--top-k=-1"}, "--top-k: expected a whole number from 0", "found \"-1\""},
-      {{"generate", model, "--top-p", "1.5"}, "--top-p: expected a number from 0 to 1", "found \"1.5\""},
-      {{"generate", model, "--temperature", "nan"}, "--temperature: expected a number", "found \"nan\""},
-      {{"generate", model, "-n", "0"}, "--max-new-tokens: expected a whole number from 1", "found \"0\""},
-      {{"generate", model, "-n", "99999999999999999999"}, "expected a whole number", "found \"99999999999999999999\""},
-      {{"generate", model, "--seed", "-3"}, "--seed: expected a whole number from 0", "found \"-3\""},
+      {{"generate", model, "--tempratur", "1"},
+       "did you mean --temperature?",
+       "found \"--tempratur\""},
+      {{"generate", model, "--top-k", "many"},
+       "--top-k: expected a whole number from 0",
+       "found \"many\""},
+      {{"generate", model, "--top-k=-1"},
+       "--top-k: expected a whole number from 0",
+       "found \"-1\""},
+      {{"generate", model, "--top-p", "1.5"},
+       "--top-p: expected a number from 0 to 1",
+       "found \"1.5\""},
+      {{"generate", model, "--temperature", "nan"},
+       "--temperature: expected a number",
+       "found \"nan\""},
+      {{"generate", model, "-n", "0"},
+       "--max-new-tokens: expected a whole number from 1",
+       "found \"0\""},
+      {{"generate", model, "-n", "99999999999999999999"},
+       "expected a whole number",
+       "found \"99999999999999999999\""},
+      {{"generate", model, "--seed", "-3"},
+       "--seed: expected a whole number from 0",
+       "found \"-3\""},
       {{"generate", model, "--stop", ""}, "--stop: expected a text that is not empty", "found"},
       {{"generate", model, "--activations", "a4"}, "expected one of a16, declared", "found \"a4\""},
       {{"generate", model, "--step-tokens", "100"}, "expected a multiple of 64", "found \"100\""},
@@ -68,26 +87,37 @@ TEST(CommandLine, WrongOnesSayWhatWasExpectedAndFound) {
       {{"generate", model, "-p", "a", "-f", "b"}, "expected --prompt or --file", "found both"},
       {{"generate", model, "-p", "a", "-q", "-v"}, "expected --quiet or --verbose", "found both"},
       {{"generate", model, "-p", "a", "--system", "x"}, "expected --chat beside it", "found none"},
-      {{"generate", model, "--chat", "-p", "a", "--template-args", "[1]"}, "expected a JSON object", "found \"[1]\""},
+      {{"generate", model, "--chat", "-p", "a", "--template-args", "[1]"},
+       "expected a JSON object",
+       "found \"[1]\""},
       {{"generate", model, "--chat", "-p", "a", "--template-args", "{"}, "--template-args", "JSON"},
       {{"generate", "-p", "a"}, "expected a folder with config.json", "no MODEL given"},
       {{"generate", model, "-f", "/nonexistent/file"}, "cannot open file", "No such file"},
       {{"generate", model, "-f", "/"}, "expected a text file", "found the folder"},
-      {{"generate", model, "-p", ""}, "expected a prompt of at least one token", "found an empty text"},
+      {{"generate", model, "-p", ""},
+       "expected a prompt of at least one token",
+       "found an empty text"},
       {{"bench"}, "expected MODEL or --synthetic SHAPE", "found neither"},
       {{"bench", model, "--synthetic", "tiny"}, "expected MODEL or --synthetic", "found both"},
       {{"bench", model, "--layers", "2"}, "expected --synthetic", "found MODEL"},
-      {{"bench", "--synthetic", "huge"}, "--synthetic: expected one of qwen3_5-27b", "found \"huge\""},
+      {{"bench", "--synthetic", "huge"},
+       "--synthetic: expected one of qwen3_5-27b",
+       "found \"huge\""},
       {{"bench", model, "-p", "12,x"}, "--prefill: expected whole numbers", "found \"12,x\""},
       {{"bench", model, "-p", "12,"}, "--prefill: expected whole numbers", "found \"12,\""},
       {{"bench", model, "-p", "0", "-n", "0"}, "expected at least one row", "found"},
       {{"bench", model, "-p", "5000", "-n", "0"}, "needs 5001 positions", "the model's 4096"},
       {{"bench", model, "-o", "xml"}, "expected one of md, json, csv", "found \"xml\""},
       {{"tokenize", model, "--decode", "12", "x"}, "expected token ids", "found \"x\""},
-      {{"perplexity", model, "-p", "a b", "--context", "64", "--stride", "65"}, "expected at most --context (64)",
+      {{"perplexity", model, "-p", "a b", "--context", "64", "--stride", "65"},
+       "expected at most --context (64)",
        "found 65"},
-      {{"perplexity", model, "-p", "a b", "--context", "5000"}, "expected at most the model's 4096", "found 5000"},
-      {{"inspect", model, "--max-sequences", "0"}, "--max-sequences: expected a whole number from 1", "found \"0\""},
+      {{"perplexity", model, "-p", "a b", "--context", "5000"},
+       "expected at most the model's 4096",
+       "found 5000"},
+      {{"inspect", model, "--max-sequences", "0"},
+       "--max-sequences: expected a whole number from 1",
+       "found \"0\""},
   };
   for (const Wrong& c : cases) {
     const ToolRun run = run_tool(c.args);
@@ -103,7 +133,8 @@ TEST(CommandLine, WrongOnesSayWhatWasExpectedAndFound) {
 }
 
 TEST(CommandLine, OptionMayComeTwiceTheLastOneCounts) {
-  const ToolRun run = run_tool({"generate", model_path(), "-p", "The", "-n", "1", "-n", "2", "--json"});
+  const ToolRun run =
+      run_tool({"generate", model_path(), "-p", "The", "-n", "1", "-n", "2", "--json"});
   ASSERT_EQ(run.code, 0) << run.err;
   EXPECT_EQ(parse_json(run.out).find("new_tokens")->as_int(), 2);
 }
@@ -116,12 +147,17 @@ TEST(CommandLine, ModelsThatAreNone) {
       {"/nonexistent/model", "found nothing at this path"},
       {folder.path().string(), "found a folder without config.json"},
       {(folder.path() / "notes.txt").string(), "found a file that is no part of such a folder"},
-      {(folder.path() / "model.safetensors").string(), "found a file with no config.json beside it"},
+      {(folder.path() / "model.safetensors").string(),
+       "found a file with no config.json beside it"},
   };
   for (const auto& [path, found] : cases) {
-    for (const std::vector<std::string>& args : {std::vector<std::string>{"generate", path, "-p", "a"},
-                                                 {"chat", path}, {"inspect", path}, {"bench", path},
-                                                 {"tokenize", path, "-p", "a"}, {"perplexity", path, "-p", "a b"}}) {
+    for (const std::vector<std::string>& args :
+         {std::vector<std::string>{"generate", path, "-p", "a"},
+          {"chat", path},
+          {"inspect", path},
+          {"bench", path},
+          {"tokenize", path, "-p", "a"},
+          {"perplexity", path, "-p", "a b"}}) {
       const ToolRun run = run_tool(args);
       EXPECT_EQ(run.code, 3) << args[0] << " " << path << "\n" << run.err;
       EXPECT_TRUE(one_line(run.err)) << run.err;

@@ -14,14 +14,16 @@ namespace {
 TEST(Inspect, Text) {
   const ToolRun run = run_tool({"inspect", model_path(), "--memory", "--tensors"});
   ASSERT_EQ(run.code, 0) << run.err;
-  for (const char* part : {"8 layers, hidden 256, vocabulary 4096, 4096 positions", "nvfp4", "bf16", "KV cache",
-                           "delta and conv state", "mixed(2048)", "layers.0.mlp.gate_proj", "lm_head"}) {
+  for (const char* part :
+       {"8 layers, hidden 256, vocabulary 4096, 4096 positions", "nvfp4", "bf16", "KV cache",
+        "delta and conv state", "mixed(2048)", "layers.0.mlp.gate_proj", "lm_head"}) {
     EXPECT_NE(run.out.find(part), std::string::npos) << part << "\n" << run.out;
   }
 }
 
 TEST(Inspect, JsonAddsUp) {
-  const ToolRun run = run_tool({"inspect", model_path(), "--json", "--tensors", "--kv-tokens", "100"});
+  const ToolRun run =
+      run_tool({"inspect", model_path(), "--json", "--tensors", "--kv-tokens", "100"});
   ASSERT_EQ(run.code, 0) << run.err;
   const Json out = parse_json(run.out);
   EXPECT_EQ(out.find("layers")->as_int(), 8);
@@ -31,12 +33,14 @@ TEST(Inspect, JsonAddsUp) {
     count += row.find("tensors")->as_int();
   }
   std::int64_t tensor_bytes = 0;
-  for (const Json& row : out.find("tensors")->as_array()) tensor_bytes += row.find("bytes")->as_int();
+  for (const Json& row : out.find("tensors")->as_array())
+    tensor_bytes += row.find("bytes")->as_int();
   EXPECT_EQ(bytes, tensor_bytes);
   EXPECT_EQ(static_cast<std::size_t>(count), out.find("tensors")->as_array().size());
   const Json& memory = *out.find("memory");
   std::int64_t sum = 0;
-  for (const char* key : {"weight_bytes", "constant_bytes", "kv_bytes", "delta_bytes", "count_bytes", "scratch_bytes"}) {
+  for (const char* key : {"weight_bytes", "constant_bytes", "kv_bytes", "delta_bytes",
+                          "count_bytes", "scratch_bytes"}) {
     sum += memory.find(key)->as_int();
   }
   EXPECT_EQ(sum, memory.find("total_bytes")->as_int());
@@ -44,8 +48,8 @@ TEST(Inspect, JsonAddsUp) {
   EXPECT_EQ(memory.find("kv_bytes")->as_int(), 128 * 2 * 2 * 2 * 64 * 4);
 }
 
-const std::vector<std::string> kTinyBench = {"bench", model_path(), "-p", "64", "-n", "4", "-d", "0,70",
-                                             "-b", "1,3", "-r", "2"};
+const std::vector<std::string> kTinyBench = {"bench", model_path(), "-p", "64",  "-n", "4",
+                                             "-d",    "0,70",       "-b", "1,3", "-r", "2"};
 
 ToolRun bench(const std::string& output) {
   std::vector<std::string> args = kTinyBench;
@@ -64,7 +68,8 @@ TEST(Bench, Json) {
   EXPECT_LT(header.find("step_weight_bytes")->as_int(), header.find("weight_bytes")->as_int());
   std::vector<std::string> names;
   for (const Json& row : out.find("rows")->as_array()) {
-    names.push_back(row.find("test")->as_string() + " b" + std::to_string(row.find("batch")->as_int()));
+    names.push_back(row.find("test")->as_string() + " b" +
+                    std::to_string(row.find("batch")->as_int()));
     const Json::Array& samples = row.find("samples")->as_array();
     ASSERT_EQ(samples.size(), 2u);
     const double a = samples[0].as_double(), b = samples[1].as_double();
@@ -72,14 +77,16 @@ TEST(Bench, Json) {
     EXPECT_NEAR(row.find("deviation")->as_double(), std::abs(a - b) / std::sqrt(2.0), 1e-6 * a);
     EXPECT_GT(row.find("roof_part")->as_double(), 0);
   }
-  const std::vector<std::string> expected = {"pp64 b1", "tg4 b1", "tg4 b3", "tg4 @ d70 b1", "tg4 @ d70 b3"};
+  const std::vector<std::string> expected = {"pp64 b1", "tg4 b1", "tg4 b3", "tg4 @ d70 b1",
+                                             "tg4 @ d70 b3"};
   EXPECT_EQ(names, expected);
 }
 
 TEST(Bench, Markdown) {
   const ToolRun run = bench("md");
   ASSERT_EQ(run.code, 0) << run.err;
-  for (const char* part : {"| test", "| pp64 ", "| tg4 @ d70 ", " ± ", " %", "GB/s reads", "GFLOP/s float32", "weights: "}) {
+  for (const char* part : {"| test", "| pp64 ", "| tg4 @ d70 ", " ± ", " %", "GB/s reads",
+                           "GFLOP/s float32", "weights: "}) {
     EXPECT_NE(run.out.find(part), std::string::npos) << part << "\n" << run.out;
   }
 }
@@ -103,8 +110,10 @@ TEST(Bench, Csv) {
 }
 
 TEST(Bench, SyntheticShapeNeedsNoFiles) {
-  const ToolRun run = run_tool({"bench", "--synthetic", "tiny", "--layers", "2", "--mix", "mlp-nvfp4-rest-fp8", "-p",
-                                "64", "-n", "2", "-d", "0", "-b", "1", "-r", "1", "-o", "json", "--no-roof"});
+  const ToolRun run = run_tool(
+      {"bench", "--synthetic", "tiny", "--layers", "2",    "--mix",    "mlp-nvfp4-rest-fp8",
+       "-p",    "64",          "-n",   "2",        "-d",   "0",        "-b",
+       "1",     "-r",          "1",    "-o",       "json", "--no-roof"});
   ASSERT_EQ(run.code, 0) << run.err;
   const Json out = parse_json(run.out);
   EXPECT_EQ(out.find("header")->find("layers")->as_int(), 2);
@@ -114,7 +123,8 @@ TEST(Bench, SyntheticShapeNeedsNoFiles) {
 
 TEST(Perplexity, WindowsAndErrors) {
   std::string text;
-  for (int i = 0; i < 4; ++i) text += "The capital of France is Paris.\nThe capital of Germany is Berlin.\n";
+  for (int i = 0; i < 4; ++i)
+    text += "The capital of France is Paris.\nThe capital of Germany is Berlin.\n";
   const TempFolder folder;
   const std::string file = folder.write("text.txt", text);
   const auto measured = [&](const std::vector<std::string>& more) {
@@ -136,20 +146,32 @@ TEST(Perplexity, WindowsAndErrors) {
   EXPECT_NEAR(whole.find("perplexity_stderr")->as_double(),
               perplexity * whole.find("mean_nll_stderr")->as_double(), 1e-9);
 
-  // Windows of 16 that do not overlap lose their first tokens; overlapping ones lose only the text's.
+  // Windows of 16 that do not overlap lose their first tokens; overlapping ones lose only the
+  // text's.
   const Json apart = measured({"--context", "16"});
   EXPECT_EQ(apart.find("windows")->as_int(), (tokens + 15) / 16 - (tokens % 16 == 1 ? 1 : 0));
   EXPECT_EQ(apart.find("scored")->as_int(), tokens - (tokens + 15) / 16);
   const Json overlapping = measured({"--context", "16", "--stride", "8"});
   EXPECT_EQ(overlapping.find("scored")->as_int(), tokens - 1);
-  EXPECT_LT(perplexity, apart.find("perplexity")->as_double()) << "more context predicts better here";
+  EXPECT_LT(perplexity, apart.find("perplexity")->as_double())
+      << "more context predicts better here";
+
+  // A window may fill every position of the model.
+  std::string much;
+  while (much.size() < 40000) much += text;
+  const ToolRun full =
+      run_tool({"perplexity", model_path(), "--context", "4096", "--json"}, {.input = much});
+  ASSERT_EQ(full.code, 0) << full.err;
+  EXPECT_GT(parse_json(full.out).find("tokens")->as_int(), 4096);
+  EXPECT_EQ(parse_json(full.out).find("context")->as_int(), 4096);
 
   const ToolRun text_run = run_tool({"perplexity", model_path(), "-f", file});
   EXPECT_NE(text_run.out.find("perplexity  "), std::string::npos) << text_run.out;
   EXPECT_NE(text_run.out.find(" ± "), std::string::npos) << text_run.out;
   const ToolRun empty = run_tool({"perplexity", model_path(), "-p", "The"});
   EXPECT_EQ(empty.code, 1);
-  EXPECT_NE(empty.err.find("expected a text of at least 2 tokens, found 1"), std::string::npos) << empty.err;
+  EXPECT_NE(empty.err.find("expected a text of at least 2 tokens, found 1"), std::string::npos)
+      << empty.err;
 }
 
 // A copy of the model's folder in which one file can be changed.
@@ -191,7 +213,8 @@ void expect_refused(const DamagedModel& model, const std::string& part) {
 TEST(Refusal, TruncatedShard) {
   const DamagedModel model;
   const auto shard = model.shard();
-  std::filesystem::permissions(shard, std::filesystem::perms::owner_write, std::filesystem::perm_options::add);
+  std::filesystem::permissions(shard, std::filesystem::perms::owner_write,
+                               std::filesystem::perm_options::add);
   std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 1000);
   expect_refused(model, shard.filename().string());
 }
@@ -210,6 +233,14 @@ TEST(Refusal, BrokenConfig) {
   expect_refused(model, "config.json");
 }
 
+TEST(Refusal, NoTokenizer) {
+  const DamagedModel model;
+  std::filesystem::remove(model.file("tokenizer.json"));
+  const ToolRun run = run_tool({"generate", model.path(), "-p", "The", "-q"});
+  EXPECT_EQ(run.code, 3) << run.err;
+  EXPECT_NE(run.err.find("tokenizer.json"), std::string::npos) << run.err;
+}
+
 TEST(Refusal, UnknownArchitectureNamesTheKnown) {
   const DamagedModel model;
   std::filesystem::remove(model.file("config.json"));
@@ -218,7 +249,8 @@ TEST(Refusal, UnknownArchitectureNamesTheKnown) {
 }
 
 TEST(Refusal, MoreMemoryThanThereIs) {
-  const ToolRun run = run_tool({"generate", model_path(), "-p", "The", "--kv-tokens", "2000000000"});
+  const ToolRun run =
+      run_tool({"generate", model_path(), "-p", "The", "--kv-tokens", "2000000000"});
   EXPECT_EQ(run.code, 4) << run.err;
   EXPECT_NE(run.err.find("kv_tokens"), std::string::npos) << run.err;
 }

@@ -16,7 +16,9 @@
 namespace nibble::test {
 namespace {
 
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+[[noreturn]] void fail(const char* what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
 
 struct Pipe {
   int read_end = -1, write_end = -1;
@@ -47,7 +49,8 @@ std::vector<char*> pointers(std::vector<std::string>& list) {
   return out;
 }
 
-[[noreturn]] void exec_tool(const std::vector<std::string>& args, const std::vector<std::string>& environment) {
+[[noreturn]] void exec_tool(const std::vector<std::string>& args,
+                            const std::vector<std::string>& environment) {
   std::vector<std::string> all{NIBBLE_TOOL};
   all.insert(all.end(), args.begin(), args.end());
   for (const std::string& pair : environment) {
@@ -97,7 +100,8 @@ ToolRun run_tool(const std::vector<std::string>& args, const ToolOptions& how) {
   bool stopped = false;
   while (out.read_end >= 0 || err.read_end >= 0) {
     if (in.write_end >= 0 && sent == how.input.size()) in.close_write();
-    pollfd waits[] = {{out.read_end, POLLIN, 0}, {err.read_end, POLLIN, 0}, {in.write_end, POLLOUT, 0}};
+    pollfd waits[] = {
+        {out.read_end, POLLIN, 0}, {err.read_end, POLLIN, 0}, {in.write_end, POLLOUT, 0}};
     if (poll(waits, 3, -1) < 0 && errno != EINTR) fail("poll");
     if (waits[0].revents != 0 && !read_some(out.read_end, run.out)) out.close_read();
     if (waits[1].revents != 0 && !read_some(err.read_end, run.err)) err.close_read();
@@ -125,7 +129,8 @@ ToolRun run_on_terminal(const std::vector<std::string>& args, const std::string&
   const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
   if (child < 0) fail("forkpty");
   if (child == 0) exec_tool(args, environment);
-  if (write(terminal, typed.data(), typed.size()) != static_cast<ssize_t>(typed.size())) fail("write");
+  if (write(terminal, typed.data(), typed.size()) != static_cast<ssize_t>(typed.size()))
+    fail("write");
   ToolRun run;
   while (read_some(terminal, run.out)) {
   }
@@ -134,9 +139,13 @@ ToolRun run_on_terminal(const std::vector<std::string>& args, const std::string&
   return run;
 }
 
-std::string model_path() { return NIBBLE_TEST_DATA "/model/hf-nvfp4-ct"; }
+std::string model_path() {
+  return NIBBLE_TEST_DATA "/model/hf-nvfp4-ct";
+}
 
-Json parse_json(const std::string& text) { return Json::parse(text, "output of nibble"); }
+Json parse_json(const std::string& text) {
+  return Json::parse(text, "output of nibble");
+}
 
 TempFolder::TempFolder() {
   std::string name = (std::filesystem::temp_directory_path() / "nibble-tool-XXXXXX").string();

@@ -16,14 +16,15 @@ struct ToolRun {
 
 struct ToolOptions {
   std::string input;
-  std::size_t close_output_after = 0;     // bytes of stdout to read before closing it; 0: read all
-  std::size_t interrupt_after = 0;        // bytes of stdout to read before SIGINT; 0: none
-  std::vector<std::string> environment;   // "NAME=value", beside the test's own
+  std::size_t close_output_after = 0;    // bytes of stdout to read before closing it; 0: read all
+  std::size_t interrupt_after = 0;       // bytes of stdout to read before SIGINT; 0: none
+  std::vector<std::string> environment;  // "NAME=value", beside the test's own
 };
 
 ToolRun run_tool(const std::vector<std::string>& args, const ToolOptions& how = {});
 
-// The same on a terminal: stdin, stdout and stderr are one pseudo terminal. `typed` is sent at once.
+// The same on a terminal: stdin, stdout and stderr are one pseudo terminal. `typed` is sent at
+// once.
 ToolRun run_on_terminal(const std::vector<std::string>& args, const std::string& typed,
                         const std::vector<std::string>& environment = {});
 

@@ -41,7 +41,8 @@ TEST(Table, RefusesAWrongNumberOfCells) {
 
 TEST(Units, Numbers) {
   EXPECT_EQ(format_bytes(0), "0 B");
-  EXPECT_EQ(format_bytes(1023), "1.00 KiB");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes((1 << 20) - 100), "1.00 MiB");  // not 1024 KiB
   EXPECT_EQ(format_bytes(812), "812 B");
   EXPECT_EQ(format_bytes(10115200), "9.65 MiB");
   EXPECT_EQ(format_bytes(std::uint64_t{17} << 30), "17.0 GiB");

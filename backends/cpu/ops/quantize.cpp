@@ -41,7 +41,7 @@ void quantize(Isa isa, Parallel& parallel, const QuantizeArgs& a) {
       (a.format.kind == ActivationFormat::Kind::nvfp4_static && a.cols % 16 != 0)) {
     throw Error(ErrorCode::internal,
                 "[quantize] expected a format, and for nvfp4 a multiple of 16 columns, found " +
-                    std::string(activation_kind_name(a.format.kind)) + " and " +
+                    std::string(activation_format_name(a.format.kind)) + " and " +
                     std::to_string(a.cols));
   }
   const QuantizeKernels& kernels = kernels_of(isa);

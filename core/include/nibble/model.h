@@ -101,6 +101,7 @@ class NIBBLE_API Model {
   struct Impl;
   explicit Model(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   Impl& impl() const { return *impl_; }
+  const std::shared_ptr<Impl>& shared() const { return impl_; }
 
  private:
   std::shared_ptr<Impl> impl_;

@@ -6,6 +6,7 @@
 //   for (const nibble::Piece& piece : session.generate(prompt)) std::cout << piece.text << std::flush;
 #pragma once
 
+#include "nibble/engine.h"
 #include "nibble/error.h"
 #include "nibble/model.h"
 #include "nibble/options.h"

@@ -235,7 +235,8 @@ struct JumpStmt final : Stmt {
   Flow exec(Run& run) const override;
   Flow flow = Flow::leave_loop;
 };
-struct FailStmt final : Stmt {  // include, import, extends: known, but there is nothing to load from
+struct FailStmt final
+    : Stmt {  // include, import, extends: known, but there is nothing to load from
   using Stmt::Stmt;
   Flow exec(Run& run) const override;
   std::string what;

@@ -10,8 +10,8 @@ namespace nibble::chat {
 namespace {
 
 bool changes(const Value& object, std::string_view name) {
-  static constexpr std::string_view kList[] = {"append", "clear",  "pop",    "reverse",
-                                               "insert", "sort",   "extend", "remove"};
+  static constexpr std::string_view kList[] = {"append", "clear", "pop",    "reverse",
+                                               "insert", "sort",  "extend", "remove"};
   static constexpr std::string_view kDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
   const auto has = [&](const auto& names) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
@@ -46,7 +46,8 @@ Value own_attribute(Run& run, const Value& o, const Value& key) {
       const Value* v = namespace_of(o).attributes.find(key);
       return v ? *v : Value::absent();
     }
-    case Kind::macro: return macro_attribute(run, o, name);
+    case Kind::macro:
+      return macro_attribute(run, o, name);
     case Kind::loop: {
       const Value v = loop_attribute(run, o, name);
       if (!v.is_absent()) return v;
@@ -75,7 +76,8 @@ Value own_attribute(Run& run, const Value& o, const Value& key) {
       if (name == "stop") return Value::integer(range_of(o).stop);
       if (name == "step") return Value::integer(range_of(o).step);
       break;
-    default: break;
+    default:
+      break;
   }
   const Builtin* def = find_method(o, name);
   return def ? run.method(def, o) : Value::absent();
@@ -110,7 +112,8 @@ Value own_item(Run& run, const Value& o, const Value& key) {
 
 Value missing(Run& run, const Value& o, const Value& key) {
   if (key.is_string()) {
-    return run.undefined(std::string("a ") + type_name(o) + " has no attribute '" + text_of(key) + "'");
+    return run.undefined(std::string("a ") + type_name(o) + " has no attribute '" + text_of(key) +
+                         "'");
   }
   return run.undefined(std::string("a ") + type_name(o) + " has no element " + to_repr(run, key));
 }

@@ -1,4 +1,4 @@
-// builtins.h: tables of filters, tests and methods, sorted by name, and what they share.
+// builtins.h: the tables of filters and methods, and what they share.
 #pragma once
 
 #include <algorithm>
@@ -20,6 +20,7 @@ const Builtin* find_in_table(const Builtin (&table)[N], std::string_view name) {
 }
 
 const Builtin* find_text_method(std::string_view name);
+const Builtin* find_pad_method(std::string_view name);
 const Builtin* find_markup_method(std::string_view name);
 const Builtin* find_text_filter(std::string_view name);
 const Builtin* find_layout_filter(std::string_view name);

@@ -5,8 +5,12 @@
 
 namespace nibble::chat {
 
-Value Constant::eval(Run&) const { return value; }
-Value NameExpr::eval(Run& run) const { return run.lookup(name); }
+Value Constant::eval(Run&) const {
+  return value;
+}
+Value NameExpr::eval(Run& run) const {
+  return run.lookup(name);
+}
 
 Value SequenceExpr::eval(Run& run) const {
   std::vector<Value> values;
@@ -25,7 +29,9 @@ Value DictExpr::eval(Run& run) const {
   return run.dict(std::move(d));
 }
 
-Value AttributeExpr::eval(Run& run) const { return attribute(run, run.eval(*object), name); }
+Value AttributeExpr::eval(Run& run) const {
+  return attribute(run, run.eval(*object), name);
+}
 
 Value ItemExpr::eval(Run& run) const {
   const Value o = run.eval(*object);
@@ -173,8 +179,10 @@ Value Run::call_builtin(const Builtin& def, Value self, CallArgs args) {
 Value Run::call(const Value& callee, CallArgs args, const Value& caller) {
   if (!caller.is_absent() && !callee.is(Kind::macro)) args.named.emplace_back("caller", caller);
   switch (callee.kind) {
-    case Kind::macro: return call_macro(macro_of(callee), std::move(args), caller);
-    case Kind::method: return call_builtin(*method_of(callee).def, method_of(callee).self, std::move(args));
+    case Kind::macro:
+      return call_macro(macro_of(callee), std::move(args), caller);
+    case Kind::method:
+      return call_builtin(*method_of(callee).def, method_of(callee).self, std::move(args));
     case Kind::function: {
       const auto& f = static_cast<const Function&>(*callee.ref);
       if (f.def) return call_builtin(*f.def, Value(), std::move(args));
@@ -186,13 +194,16 @@ Value Run::call(const Value& callee, CallArgs args, const Value& caller) {
       line = back;
       return text;
     }
-    case Kind::loop: return call_loop(*this, callee, std::move(args));
+    case Kind::loop:
+      return call_loop(*this, callee, std::move(args));
     case Kind::joiner: {
       Joiner& j = joiner_of(callee);
       return text(std::exchange(j.used, true) ? j.separator : std::string());
     }
-    case Kind::undefined: use_of_undefined(callee);
-    default: fail(std::string("a ") + type_name(callee) + " cannot be called");
+    case Kind::undefined:
+      use_of_undefined(callee);
+    default:
+      fail(std::string("a ") + type_name(callee) + " cannot be called");
   }
 }
 
@@ -245,8 +256,8 @@ Value Run::call_macro(const Macro& macro, CallArgs args, const Value& caller) {
                             args.positional.begin() + static_cast<std::ptrdiff_t>(given));
       assign(kVarargs, tuple(std::move(args.positional)));
     } else if (args.positional.size() > given) {
-      fail(who + " takes not more than " + std::to_string(p.params.size()) + " argument(s), found " +
-           std::to_string(args.positional.size()));
+      fail(who + " takes not more than " + std::to_string(p.params.size()) +
+           " argument(s), found " + std::to_string(args.positional.size()));
     }
     exec(p.body);
   });

@@ -129,8 +129,12 @@ Flow ScopeStmt::exec(Run& run) const {
   return run.exec(body);
 }
 
-Flow JumpStmt::exec(Run&) const { return flow; }
+Flow JumpStmt::exec(Run&) const {
+  return flow;
+}
 
-Flow FailStmt::exec(Run& run) const { run.fail(what); }
+Flow FailStmt::exec(Run& run) const {
+  run.fail(what);
+}
 
 }  // namespace nibble::chat

@@ -16,10 +16,15 @@ struct WrapStyle {
   bool break_words = true, break_hyphens = true;
 };
 
-bool blank(char32_t c) { return c == ' ' || (c >= 9 && c <= 13); }
-bool letter(char32_t c) { return is_word(c) && !is_decimal(c); }
+bool blank(char32_t c) {
+  return c == ' ' || (c >= 9 && c <= 13);
+}
+bool letter(char32_t c) {
+  return is_word(c) && !is_decimal(c);
+}
 bool before_dash(char32_t c) {
-  return is_word(c) || c == '!' || c == '"' || c == '\'' || c == '&' || c == '.' || c == ',' || c == '?';
+  return is_word(c) || c == '!' || c == '"' || c == '\'' || c == '&' || c == '.' || c == ',' ||
+         c == '?';
 }
 
 // Words, runs of blanks, and the places inside words where a line may end: after a hyphen between
@@ -63,7 +68,8 @@ class Chunks {
       if (s_[i] != '-') continue;
       const bool two = i >= 2 && letter(s_[i - 1]) && letter(s_[i - 2]);
       const bool three = i >= 3 && letter(s_[i - 3]) && s_[i - 2] == '-' && before_dash(s_[i - 1]);
-      const bool after = letter(get(i + 1)) && (letter(get(i + 2)) || (get(i + 2) == '-' && letter(get(i + 3))));
+      const bool after =
+          letter(get(i + 1)) && (letter(get(i + 2)) || (get(i + 2) == '-' && letter(get(i + 3))));
       if ((two || three) && after) return i + 1;
       // A dash is looked at from its first hyphen, so that a long one costs its length once.
       if (s_[i - 1] != '-' && before_dash(s_[i - 1]) && dash_at(i)) return i;
@@ -73,7 +79,9 @@ class Chunks {
   Text s_;
 };
 
-bool is_blank(Text t) { return std::all_of(t.begin(), t.end(), is_space); }
+bool is_blank(Text t) {
+  return std::all_of(t.begin(), t.end(), is_space);
+}
 
 // How much of a word that fits no line goes on this one.
 std::size_t cut_word(Text word, std::size_t room, const WrapStyle& style) {
@@ -163,8 +171,10 @@ class Pretty {
   // A dict's items in the order of their keys, where these can be ordered.
   std::vector<std::pair<Value, Value>> sorted(const Dict& d) {
     auto items = d.items;
-    const bool text = std::all_of(items.begin(), items.end(), [](const auto& i) { return i.first.is_string(); });
-    const bool number = std::all_of(items.begin(), items.end(), [](const auto& i) { return i.first.is_number(); });
+    const bool text =
+        std::all_of(items.begin(), items.end(), [](const auto& i) { return i.first.is_string(); });
+    const bool number =
+        std::all_of(items.begin(), items.end(), [](const auto& i) { return i.first.is_number(); });
     if (text || number) {
       std::stable_sort(items.begin(), items.end(),
                        [&](const auto& a, const auto& b) { return less(run_, a.first, b.first); });
@@ -190,7 +200,8 @@ class Pretty {
     run_.step();
     const Run::Deeper deeper(run_);
     const std::string line = to_repr(run_, ordered(v));
-    const bool container = (v.is(Kind::dict) && !dict_of(v).items.empty()) || (is_seq(v) && !seq_of(v).items.empty());
+    const bool container =
+        (v.is(Kind::dict) && !dict_of(v).items.empty()) || (is_seq(v) && !seq_of(v).items.empty());
     if (!container || count_points(line) + column + after <= 80) {
       out_.add(line);
       return;
@@ -206,7 +217,8 @@ class Pretty {
         if (i > 0) next_line();
         const std::string key = to_repr(run_, items[i].first) + ": ";
         out_.add(key);
-        write(items[i].second, column + 1 + count_points(key), i + 1 == items.size() ? after + 1 : 1);
+        write(items[i].second, column + 1 + count_points(key),
+              i + 1 == items.size() ? after + 1 : 1);
       }
       out_.add('}');
       return;
@@ -226,7 +238,9 @@ class Pretty {
   TextBuilder out_;
 };
 
-Value pprint(Run& run, Args& a) { return run.text(Pretty(run).go(a.self)); }
+Value pprint(Run& run, Args& a) {
+  return run.text(Pretty(run).go(a.self));
+}
 
 constexpr Builtin kFilters[] = {
     {"pprint", pprint},
@@ -235,6 +249,8 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-const Builtin* find_layout_filter(std::string_view name) { return find_in_table(kFilters, name); }
+const Builtin* find_layout_filter(std::string_view name) {
+  return find_in_table(kFilters, name);
+}
 
 }  // namespace nibble::chat

@@ -15,10 +15,11 @@ Path attribute_path(Run& run, const Value& attribute) {
     return path;
   }
   for (const auto part : split_on(text_of(attribute), ".", -1)) {
-    const bool digits = !part.empty() && part.size() < 18 && std::all_of(part.begin(), part.end(), [](char c) {
-      return c >= '0' && c <= '9';
-    });
-    path.push_back(digits ? Value::integer(std::stoll(std::string(part))) : run.text(std::string(part)));
+    const bool digits =
+        !part.empty() && part.size() < 18 &&
+        std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+    path.push_back(digits ? Value::integer(std::stoll(std::string(part)))
+                          : run.text(std::string(part)));
   }
   return path;
 }
@@ -62,7 +63,8 @@ Value first(Run& run, Args& a) {
   return run.undefined("no first item, the sequence was empty");
 }
 Value last(Run& run, Args& a) {
-  if (a.self.is(Kind::iterator)) run.fail("last: a generator cannot be read from its end, use list before");
+  if (a.self.is(Kind::iterator))
+    run.fail("last: a generator cannot be read from its end, use list before");
   const auto items = items_of(run, a.self);
   return items.empty() ? run.undefined("no last item, the sequence was empty") : items.back();
 }
@@ -80,11 +82,14 @@ Value join(Run& run, Args& a) {
   return run.text(out.take());
 }
 
-Value list(Run& run, Args& a) { return run.list(items_of(run, a.self)); }
+Value list(Run& run, Args& a) {
+  return run.list(items_of(run, a.self));
+}
 
 Value items(Run& run, Args& a) {
   if (a.self.is_undefined()) return run.iterator({});
-  if (!a.self.is(Kind::dict)) run.fail(std::string("items needs a mapping, found ") + type_name(a.self));
+  if (!a.self.is(Kind::dict))
+    run.fail(std::string("items needs a mapping, found ") + type_name(a.self));
   std::vector<Value> out;
   for (const auto& [k, v] : dict_of(a.self).items) out.push_back(run.tuple({k, v}));
   return run.iterator(std::move(out));
@@ -123,9 +128,11 @@ Value sort(Run& run, Args& a) {
 
 Value dictsort(Run& run, Args& a) {
   if (a.self.is_undefined()) run.use_of_undefined(a.self);
-  if (!a.self.is(Kind::dict)) run.fail(std::string("dictsort needs a dict, found ") + type_name(a.self));
+  if (!a.self.is(Kind::dict))
+    run.fail(std::string("dictsort needs a dict, found ") + type_name(a.self));
   const std::string by = a.has(1) ? to_text(run, a.at[1]) : "key";
-  if (by != "key" && by != "value") run.fail("dictsort: expected by='key' or by='value', found '" + by + "'");
+  if (by != "key" && by != "value")
+    run.fail("dictsort: expected by='key' or by='value', found '" + by + "'");
   std::vector<Keyed> all;
   for (const auto& [k, v] : dict_of(a.self).items) {
     all.push_back({ignore_case(run, by == "key" ? k : v, bool_or(a, 0, false)), run.tuple({k, v})});
@@ -161,14 +168,19 @@ Value extreme(Run& run, Args& a, bool most) {
   }
   return any ? best : run.undefined("no aggregated item, the sequence was empty");
 }
-Value min(Run& run, Args& a) { return extreme(run, a, false); }
-Value max(Run& run, Args& a) { return extreme(run, a, true); }
+Value min(Run& run, Args& a) {
+  return extreme(run, a, false);
+}
+Value max(Run& run, Args& a) {
+  return extreme(run, a, true);
+}
 
 Value sum(Run& run, Args& a) {
   const Path path = attribute_path(run, a.at[0]);
   Value total = a.has(1) ? a.at[1] : Value::integer(0);
   if (total.is_string()) run.fail("sum cannot add strings, use join");
-  for (const Value& v : items_of(run, a.self)) total = binary(run, Op::add, total, follow(run, path, v));
+  for (const Value& v : items_of(run, a.self))
+    total = binary(run, Op::add, total, follow(run, path, v));
   return total;
 }
 
@@ -176,12 +188,14 @@ Value batch(Run& run, Args& a) {
   const std::int64_t size = want_integer(run, a.at[0], "batch: the size");
   std::vector<Value> rows, row;
   for (const Value& v : items_of(run, a.self)) {
-    if (static_cast<std::int64_t>(row.size()) == size) rows.push_back(run.list(std::exchange(row, {})));
+    if (static_cast<std::int64_t>(row.size()) == size)
+      rows.push_back(run.list(std::exchange(row, {})));
     row.push_back(v);
   }
   if (!row.empty()) {
     if (a.has(1) && !a.at[1].is(Kind::none) && size > static_cast<std::int64_t>(row.size())) {
-      if (size > static_cast<std::int64_t>(run.how.limits.memory_bytes)) run.room(run.how.limits.memory_bytes + 1);
+      if (size > static_cast<std::int64_t>(run.how.limits.memory_bytes))
+        run.room(run.how.limits.memory_bytes + 1);
       run.room(static_cast<std::size_t>(size) * sizeof(Value));
       row.resize(static_cast<std::size_t>(size), a.at[1]);
     }
@@ -222,7 +236,8 @@ Value groupby(Run& run, Args& a) {
   for (std::size_t from = 0; from < all.size();) {
     std::size_t to = from;
     std::vector<Value> members;
-    while (to < all.size() && equals(run, all[to].key, all[from].key)) members.push_back(all[to++].value);
+    while (to < all.size() && equals(run, all[to].key, all[from].key))
+      members.push_back(all[to++].value);
     if (to == from) members.push_back(all[to++].value);  // a NaN is not equal to itself
     const Value grouper = follow(run, path, members[0], a.at[1]);
     const Value group = run.tuple({grouper, run.list(std::move(members))});
@@ -261,6 +276,8 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-const Builtin* find_list_filter(std::string_view name) { return find_in_table(kFilters, name); }
+const Builtin* find_list_filter(std::string_view name) {
+  return find_in_table(kFilters, name);
+}
 
 }  // namespace nibble::chat

@@ -10,15 +10,22 @@
 namespace nibble::chat {
 namespace {
 
-Value safe(Run& run, Args& a) { return run.text(to_text(run, a.self), true); }
-Value escape_filter(Run& run, Args& a) { return escape(run, a.self); }
+Value safe(Run& run, Args& a) {
+  return run.text(to_text(run, a.self), true);
+}
+Value escape_filter(Run& run, Args& a) {
+  return escape(run, a.self);
+}
 Value forceescape(Run& run, Args& a) {
   return run.text(escape_html(run, to_text(run, a.self)), true);
 }
-Value striptags(Run& run, Args& a) { return run.text(strip_tags(run, to_text(run, a.self))); }
+Value striptags(Run& run, Args& a) {
+  return run.text(strip_tags(run, to_text(run, a.self)));
+}
 
 Value xmlattr(Run& run, Args& a) {
-  if (!a.self.is(Kind::dict)) run.fail(std::string("xmlattr needs a dict, found ") + type_name(a.self));
+  if (!a.self.is(Kind::dict))
+    run.fail(std::string("xmlattr needs a dict, found ") + type_name(a.self));
   TextBuilder out(run);
   for (const auto& [k, v] : dict_of(a.self).items) {
     if (v.is(Kind::none) || v.is_undefined()) continue;
@@ -41,15 +48,13 @@ Value xmlattr(Run& run, Args& a) {
 }
 
 Value unescape_method(Run& run, Args& a);
-Value striptags_method(Run& run, Args& a) { return striptags(run, a); }
+Value striptags_method(Run& run, Args& a) {
+  return striptags(run, a);
+}
 
 constexpr Builtin kFilters[] = {
-    {"e", escape_filter},
-    {"escape", escape_filter},
-    {"forceescape", forceescape},
-    {"safe", safe},
-    {"striptags", striptags},
-    {"xmlattr", xmlattr, {"autospace"}},
+    {"e", escape_filter}, {"escape", escape_filter}, {"forceescape", forceescape},
+    {"safe", safe},       {"striptags", striptags},  {"xmlattr", xmlattr, {"autospace"}},
 };
 constexpr Builtin kMethods[] = {
     {"striptags", striptags_method},
@@ -60,11 +65,12 @@ struct Entity {
   std::string_view name, text;
 };
 constexpr Entity kEntities[] = {  // those that text really holds; others stay as they are
-    {"amp", "&"}, {"lt", "<"}, {"gt", ">"}, {"quot", "\""}, {"apos", "'"}, {"nbsp", "\u00a0"},
-    {"copy", "\u00a9"}, {"reg", "\u00ae"}, {"hellip", "\u2026"}, {"mdash", "\u2014"},
-    {"ndash", "\u2013"}, {"lsquo", "\u2018"}, {"rsquo", "\u2019"}, {"ldquo", "\u201c"},
-    {"rdquo", "\u201d"}, {"laquo", "\u00ab"}, {"raquo", "\u00bb"}, {"euro", "\u20ac"},
-    {"middot", "\u00b7"}, {"times", "\u00d7"}, {"deg", "\u00b0"}};
+    {"amp", "&"},         {"lt", "<"},         {"gt", ">"},          {"quot", "\""},
+    {"apos", "'"},        {"nbsp", "\u00a0"},  {"copy", "\u00a9"},   {"reg", "\u00ae"},
+    {"hellip", "\u2026"}, {"mdash", "\u2014"}, {"ndash", "\u2013"},  {"lsquo", "\u2018"},
+    {"rsquo", "\u2019"},  {"ldquo", "\u201c"}, {"rdquo", "\u201d"},  {"laquo", "\u00ab"},
+    {"raquo", "\u00bb"},  {"euro", "\u20ac"},  {"middot", "\u00b7"}, {"times", "\u00d7"},
+    {"deg", "\u00b0"}};
 
 bool add_entity(TextBuilder& out, std::string_view name) {
   if (name.starts_with("#")) {
@@ -104,7 +110,9 @@ std::string unescape(Run& run, std::string_view s) {
   return out.take();
 }
 
-Value unescape_method(Run& run, Args& a) { return run.text(unescape(run, text_of(a.self))); }
+Value unescape_method(Run& run, Args& a) {
+  return run.text(unescape(run, text_of(a.self)));
+}
 
 // What is left when everything from `open` to the next `close` goes, as often as there is one.
 std::string without(std::string_view s, std::string_view open, std::string_view close) {
@@ -132,7 +140,11 @@ std::string strip_tags(Run& run, std::string_view s) {
   return unescape(run, joined);
 }
 
-const Builtin* find_markup_filter(std::string_view name) { return find_in_table(kFilters, name); }
-const Builtin* find_markup_method(std::string_view name) { return find_in_table(kMethods, name); }
+const Builtin* find_markup_filter(std::string_view name) {
+  return find_in_table(kFilters, name);
+}
+const Builtin* find_markup_method(std::string_view name) {
+  return find_in_table(kMethods, name);
+}
 
 }  // namespace nibble::chat

@@ -58,10 +58,18 @@ Value pick(Run& run, Args& a, bool wanted, bool by_attribute) {
   }
   return run.iterator(std::move(out));
 }
-Value select(Run& run, Args& a) { return pick(run, a, true, false); }
-Value reject(Run& run, Args& a) { return pick(run, a, false, false); }
-Value selectattr(Run& run, Args& a) { return pick(run, a, true, true); }
-Value rejectattr(Run& run, Args& a) { return pick(run, a, false, true); }
+Value select(Run& run, Args& a) {
+  return pick(run, a, true, false);
+}
+Value reject(Run& run, Args& a) {
+  return pick(run, a, false, false);
+}
+Value selectattr(Run& run, Args& a) {
+  return pick(run, a, true, true);
+}
+Value rejectattr(Run& run, Args& a) {
+  return pick(run, a, false, true);
+}
 
 constexpr Builtin kFilters[] = {
     {"map", map, {}, 0, true, true},
@@ -73,6 +81,8 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-const Builtin* find_select_filter(std::string_view name) { return find_in_table(kFilters, name); }
+const Builtin* find_select_filter(std::string_view name) {
+  return find_in_table(kFilters, name);
+}
 
 }  // namespace nibble::chat

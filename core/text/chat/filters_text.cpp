@@ -10,7 +10,9 @@ namespace nibble::chat {
 namespace {
 
 // The value as text; markup stays markup.
-Value soft(Run& run, const Value& v) { return v.is_string() ? v : run.text(to_text(run, v)); }
+Value soft(Run& run, const Value& v) {
+  return v.is_string() ? v : run.text(to_text(run, v));
+}
 
 // A filter that is a method of the value's text.
 Value by_method(Run& run, Args& a, const char* name) {
@@ -20,15 +22,25 @@ Value by_method(Run& run, Args& a, const char* name) {
   }
   return run.call_builtin(*find_text_method(name), soft(run, a.self), std::move(args));
 }
-Value upper(Run& run, Args& a) { return by_method(run, a, "upper"); }
-Value lower(Run& run, Args& a) { return by_method(run, a, "lower"); }
-Value capitalize(Run& run, Args& a) { return by_method(run, a, "capitalize"); }
-Value trim(Run& run, Args& a) { return by_method(run, a, "strip"); }
+Value upper(Run& run, Args& a) {
+  return by_method(run, a, "upper");
+}
+Value lower(Run& run, Args& a) {
+  return by_method(run, a, "lower");
+}
+Value capitalize(Run& run, Args& a) {
+  return by_method(run, a, "capitalize");
+}
+Value trim(Run& run, Args& a) {
+  return by_method(run, a, "strip");
+}
 Value center(Run& run, Args& a) {
   if (!a.has(0)) a.at[0] = Value::integer(80);
   return by_method(run, a, "center");
 }
-Value string(Run& run, Args& a) { return soft(run, a.self); }
+Value string(Run& run, Args& a) {
+  return soft(run, a.self);
+}
 
 Value title(Run& run, Args& a) {
   const Value v = soft(run, a.self);
@@ -43,7 +55,8 @@ Value title(Run& run, Args& a) {
     const bool separator = parts(decode_at(s, at, &n));
     const std::size_t first = at + static_cast<std::size_t>(n);
     std::size_t to = first;
-    while (to < s.size() && parts(decode_at(s, to, &n)) == separator) to += static_cast<std::size_t>(n);
+    while (to < s.size() && parts(decode_at(s, to, &n)) == separator)
+      to += static_cast<std::size_t>(n);
     out += to_upper(std::string_view(s).substr(at, first - at));
     out += to_lower(std::string_view(s).substr(first, to - first));
     at = to;
@@ -81,7 +94,8 @@ Value indent(Run& run, Args& a) {
     by = fill.take();
   }
   const bool first = bool_or(a, 1, false), blank = bool_or(a, 2, false);
-  const std::string s = want_text(run, a.self.is_undefined() ? run.text("") : a.self, "the text") + "\n";
+  const std::string s =
+      want_text(run, a.self.is_undefined() ? run.text("") : a.self, "the text") + "\n";
   run.room(s.size() * 16);
   TextBuilder out(run);
   const auto lines = split_lines(s, false);
@@ -94,16 +108,19 @@ Value indent(Run& run, Args& a) {
 }
 
 Value truncate(Run& run, Args& a) {
-  const std::int64_t length = int_or(run, a, 0, 255), leeway = a.has(3) && !a.at[3].is(Kind::none) ? int_or(run, a, 3, 5) : 5;
+  const std::int64_t length = int_or(run, a, 0, 255),
+                     leeway = a.has(3) && !a.at[3].is(Kind::none) ? int_or(run, a, 3, 5) : 5;
   const bool kill = bool_or(a, 1, false);
   const std::string end = a.has(2) ? to_text(run, a.at[2]) : "...";
   const Value v = soft(run, a.self);
   const Str& s = str_of(v);
   const auto end_size = static_cast<std::int64_t>(count_points(end));
-  if (length < end_size) run.fail("truncate: expected a length of at least " + std::to_string(end_size));
+  if (length < end_size)
+    run.fail("truncate: expected a length of at least " + std::to_string(end_size));
   if (leeway < 0) run.fail("truncate: expected a leeway of at least 0");
   if (static_cast<std::int64_t>(s.points) - length <= leeway) return v;
-  std::string kept = s.text.substr(0, offset_of(s.text, static_cast<std::size_t>(length - end_size)));
+  std::string kept =
+      s.text.substr(0, offset_of(s.text, static_cast<std::size_t>(length - end_size)));
   if (!kill) {
     const auto space = kept.rfind(' ');
     if (space != std::string::npos) kept.resize(space);
@@ -132,8 +149,8 @@ Value urlencode(Run& run, Args& a) {
     TextBuilder out(run);
     for (const char c : to_text(run, v)) {
       const auto u = static_cast<unsigned char>(c);
-      if (u < 0x80 && (is_alpha(u) || is_decimal(u) || c == '_' || c == '.' || c == '-' || c == '~' ||
-                       (c == '/' && !query))) {
+      if (u < 0x80 && (is_alpha(u) || is_decimal(u) || c == '_' || c == '.' || c == '-' ||
+                       c == '~' || (c == '/' && !query))) {
         out.add(c);
       } else if (c == ' ' && query) {
         out.add('+');
@@ -182,6 +199,8 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-const Builtin* find_text_filter(std::string_view name) { return find_in_table(kFilters, name); }
+const Builtin* find_text_filter(std::string_view name) {
+  return find_in_table(kFilters, name);
+}
 
 }  // namespace nibble::chat

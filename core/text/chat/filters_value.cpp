@@ -19,7 +19,8 @@ Value fallback(Run& run, Args& a) {
 
 Value absolute(Run& run, Args& a) {
   if (a.self.is(Kind::real)) return Value::real(std::abs(a.self.d));
-  if (a.self.is_whole()) return a.self.whole() < 0 ? negate(run, a.self) : Value::integer(a.self.whole());
+  if (a.self.is_whole())
+    return a.self.whole() < 0 ? negate(run, a.self) : Value::integer(a.self.whole());
   run.fail(std::string("abs needs a number, found ") + type_name(a.self));
 }
 
@@ -62,12 +63,15 @@ bool parse_real(std::string_view s, double* out) {
   s = strip_right(strip_left(s));
   std::string t;
   for (std::size_t i = 0; i < s.size(); ++i) {
-    const bool between = i > 0 && i + 1 < s.size() && is_decimal(static_cast<unsigned char>(s[i - 1])) &&
+    const bool between = i > 0 && i + 1 < s.size() &&
+                         is_decimal(static_cast<unsigned char>(s[i - 1])) &&
                          is_decimal(static_cast<unsigned char>(s[i + 1]));
     if (s[i] == '_' && between) continue;
     t += s[i];
   }
-  if (t.find_first_of("xX(") != std::string::npos || t.empty() || is_space(static_cast<unsigned char>(t[0]))) return false;
+  if (t.find_first_of("xX(") != std::string::npos || t.empty() ||
+      is_space(static_cast<unsigned char>(t[0])))
+    return false;
   char* end = nullptr;
   *out = std::strtod(t.c_str(), &end);
   return end == t.c_str() + t.size();
@@ -118,7 +122,8 @@ double round_decimal(double v, std::int64_t places) {
   }
   char buffer[720];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer - 1, v, std::chars_format::fixed,
-                                 static_cast<int>(places)).ptr;
+                                 static_cast<int>(places))
+                       .ptr;
   *end = '\0';
   return std::strtod(buffer, nullptr);
 }
@@ -128,7 +133,8 @@ Value round(Run& run, Args& a) {
   const std::string method = a.has(1) ? to_text(run, a.at[1]) : "common";
   const Value& v = a.self;
   if (v.is_undefined()) run.use_of_undefined(v);
-  if (!v.is_whole() && !v.is(Kind::real)) run.fail(std::string("round needs a number, found ") + type_name(v));
+  if (!v.is_whole() && !v.is(Kind::real))
+    run.fail(std::string("round needs a number, found ") + type_name(v));
   if (method != "common" && method != "ceil" && method != "floor") {
     run.fail("round: the method must be common, ceil or floor");
   }
@@ -150,7 +156,9 @@ Value round(Run& run, Args& a) {
   return Value::real((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / unit);
 }
 
-Value length(Run& run, Args& a) { return Value::integer(static_cast<std::int64_t>(length_of(run, a.self))); }
+Value length(Run& run, Args& a) {
+  return Value::integer(static_cast<std::int64_t>(length_of(run, a.self)));
+}
 
 Value to_json(Run& run, Args& a) {
   JsonStyle style;
@@ -192,7 +200,8 @@ Value filesizeformat(Run& run, Args& a) {
   const bool binary_units = bool_or(a, 0, false);
   const double base = binary_units ? 1024 : 1000;
   if (bytes == 1) return run.text("1 Byte");
-  if (bytes < base) return run.text(std::to_string(static_cast<std::int64_t>(std::max(bytes, -9e18))) + " Bytes");
+  if (bytes < base)
+    return run.text(std::to_string(static_cast<std::int64_t>(std::max(bytes, -9e18))) + " Bytes");
   static constexpr const char* kDecimal[] = {"kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"};
   static constexpr const char* kBinary[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"};
   double unit = base * base;
@@ -204,7 +213,8 @@ Value filesizeformat(Run& run, Args& a) {
   FormatSpec spec;
   spec.type = 'f';
   spec.precision = 1;
-  return run.text(format_real(run, base * bytes / unit, spec) + " " + (binary_units ? kBinary[k] : kDecimal[k]));
+  return run.text(format_real(run, base * bytes / unit, spec) + " " +
+                  (binary_units ? kBinary[k] : kDecimal[k]));
 }
 
 constexpr Builtin kFilters[] = {
@@ -223,6 +233,8 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-const Builtin* find_value_filter(std::string_view name) { return find_in_table(kFilters, name); }
+const Builtin* find_value_filter(std::string_view name) {
+  return find_in_table(kFilters, name);
+}
 
 }  // namespace nibble::chat

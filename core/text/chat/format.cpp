@@ -21,8 +21,9 @@ class Percent {
       at_ = next;
       if (at_ < s_.size()) one();
     }
-    if (args_.is(Kind::tuple) ? used_ < seq_of(args_).items.size()
-                              : !keyed_ && used_ == 0 && !args_.is(Kind::dict) && !is_sequence(args_)) {
+    if (args_.is(Kind::tuple)
+            ? used_ < seq_of(args_).items.size()
+            : !keyed_ && used_ == 0 && !args_.is(Kind::dict) && !is_sequence(args_)) {
       run_.fail("not all arguments of % were used in the format");
     }
     return out_.take();
@@ -33,7 +34,8 @@ class Percent {
 
   const Value& next() {
     if (args_.is(Kind::tuple)) {
-      if (used_ >= seq_of(args_).items.size()) run_.fail("not enough arguments for the format of %");
+      if (used_ >= seq_of(args_).items.size())
+        run_.fail("not enough arguments for the format of %");
       return seq_of(args_).items[used_++];
     }
     if (used_++ > 0) run_.fail("not enough arguments for the format of %");
@@ -44,7 +46,8 @@ class Percent {
     if (at_ < s_.size() && s_[at_] == '*') {
       ++at_;
       const Value v = next();
-      if (!v.is_whole() || v.whole() > most || v.whole() < -most) run_.fail("* needs an integer within bounds");
+      if (!v.is_whole() || v.whole() > most || v.whole() < -most)
+        run_.fail("* needs an integer within bounds");
       return v.whole();
     }
     std::int64_t v = 0;
@@ -115,7 +118,9 @@ class Percent {
       case 'a': {
         std::string text = spec.type == 's' ? to_text(run_, v) : to_repr(run_, v);
         if (markup_ && !is_markup(v)) text = escape_html(run_, text);
-        const auto keep = spec.precision < 0 ? text.size() : offset_of(text, static_cast<std::size_t>(spec.precision));
+        const auto keep = spec.precision < 0
+                              ? text.size()
+                              : offset_of(text, static_cast<std::size_t>(spec.precision));
         spec.zero = false;
         return out_.add(pad(run_, std::string_view(text).substr(0, keep), spec, '>'));
       }
@@ -154,9 +159,11 @@ class Percent {
       case 'g':
       case 'G': {
         if (!v.is_whole() && !v.is(Kind::real)) wrong(v, spec.type);
-        return out_.add(format_real(run_, v.is(Kind::real) ? v.d : static_cast<double>(v.whole()), spec));
+        return out_.add(
+            format_real(run_, v.is(Kind::real) ? v.d : static_cast<double>(v.whole()), spec));
       }
-      default: run_.fail(std::string("unsupported format character '") + spec.type + "'");
+      default:
+        run_.fail(std::string("unsupported format character '") + spec.type + "'");
     }
   }
 
@@ -213,7 +220,8 @@ class Braces {
     if (at < f.size() && f[at] == '!') {
       if (at + 1 >= f.size()) run_.fail("a format ends after '!'");
       const char how = f[at + 1];
-      if (how != 's' && how != 'r' && how != 'a') run_.fail(std::string("unknown conversion '") + how + "'");
+      if (how != 's' && how != 'r' && how != 'a')
+        run_.fail(std::string("unknown conversion '") + how + "'");
       v = run_.text(how == 's' ? to_text(run_, v) : to_repr(run_, v));
       at += 2;
       if (at < f.size() && f[at] != ':') run_.fail("expected ':' after a conversion");
@@ -235,7 +243,8 @@ class Braces {
         at = to;
       } else {
         const std::size_t to = path.find(']', at);
-        if (path[at] != '[' || to == std::string_view::npos) run_.fail("a malformed field in a format");
+        if (path[at] != '[' || to == std::string_view::npos)
+          run_.fail("a malformed field in a format");
         const std::string_view key = path.substr(at + 1, to - at - 1);
         std::int64_t index = 0;
         const auto r = std::from_chars(key.data(), key.data() + key.size(), index);
@@ -259,7 +268,8 @@ class Braces {
     run_.fail("no value for '" + std::string(name) + "' in a format");
   }
   Value positional(std::size_t index) {
-    if (index >= args_.size()) run_.fail("a format needs more than " + std::to_string(args_.size()) + " arguments");
+    if (index >= args_.size())
+      run_.fail("a format needs more than " + std::to_string(args_.size()) + " arguments");
     return args_[index];
   }
 

@@ -50,8 +50,9 @@ std::string numeric(Run& run, bool negative, const std::string& prefix, std::str
 
 std::string scientific(double v, int precision, bool upper) {
   std::vector<char> buffer(static_cast<std::size_t>(precision) + 32);
-  const auto end =
-      std::to_chars(buffer.data(), buffer.data() + buffer.size(), v, std::chars_format::scientific, precision).ptr;
+  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), v,
+                                 std::chars_format::scientific, precision)
+                       .ptr;
   std::string out(buffer.data(), end);
   if (upper) std::replace(out.begin(), out.end(), 'e', 'E');
   return out;
@@ -59,8 +60,9 @@ std::string scientific(double v, int precision, bool upper) {
 
 std::string fixed(double v, int precision) {
   std::vector<char> buffer(static_cast<std::size_t>(precision) + 340);
-  const auto end =
-      std::to_chars(buffer.data(), buffer.data() + buffer.size(), v, std::chars_format::fixed, precision).ptr;
+  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), v,
+                                 std::chars_format::fixed, precision)
+                       .ptr;
   return std::string(buffer.data(), end);
 }
 
@@ -83,8 +85,8 @@ std::string general(double v, int precision, int exponent_from, bool alternate) 
 
 std::string pad(Run& run, std::string_view text, const FormatSpec& spec, char default_align) {
   const auto size = static_cast<std::int64_t>(count_points(text));
+  if (spec.width <= size) return std::string(text);
   const std::int64_t missing = spec.width - size;
-  if (missing <= 0) return std::string(text);
   const char align = spec.align ? spec.align : default_align;
   const std::int64_t left = align == '>' || align == '=' ? missing : align == '^' ? missing / 2 : 0;
   TextBuilder out(run);
@@ -100,10 +102,17 @@ std::string format_whole(Run& run, std::int64_t v, const FormatSpec& spec) {
   std::string prefix;
   switch (spec.type) {
     case 'x':
-    case 'X': base = 16; break;
-    case 'o': base = 8; break;
-    case 'b': base = 2; break;
-    default: break;
+    case 'X':
+      base = 16;
+      break;
+    case 'o':
+      base = 8;
+      break;
+    case 'b':
+      base = 2;
+      break;
+    default:
+      break;
   }
   if (spec.alternate && base != 10) prefix = std::string("0") + spec.type;
   std::string digits = digits_of(magnitude, base, spec.type == 'X');
@@ -124,10 +133,16 @@ std::string format_real(Run& run, double v, const FormatSpec& spec) {
   }
   switch (spec.type) {
     case 'e':
-    case 'E': digits = scientific(m, precision, upper); break;
+    case 'E':
+      digits = scientific(m, precision, upper);
+      break;
     case 'f':
-    case 'F': digits = fixed(m, precision); break;
-    case '%': digits = fixed(m * 100, precision) + "%"; break;
+    case 'F':
+      digits = fixed(m, precision);
+      break;
+    case '%':
+      digits = fixed(m * 100, precision) + "%";
+      break;
     case 'g':
     case 'G':
     case 'n':
@@ -186,10 +201,13 @@ FormatSpec parse_spec(Run& run, std::string_view s) {
 
 std::string format_value(Run& run, const Value& v, const FormatSpec& spec) {
   const auto bad = [&]() -> std::string {
-    run.fail(std::string("unknown format code '") + spec.type + "' for a value of type " + type_name(v));
+    run.fail(std::string("unknown format code '") + spec.type + "' for a value of type " +
+             type_name(v));
   };
   const std::string_view real_types = "eEfFgGn%";
-  if (v.is_whole() && (!v.is(Kind::boolean) || spec.type)) {
+  const bool bare = !spec.width && !spec.align && !spec.type && !spec.grouping && !spec.zero &&
+                    spec.precision < 0 && spec.sign == '-';
+  if (v.is_whole() && !(v.is(Kind::boolean) && bare)) {
     if (spec.type && real_types.find(spec.type) != std::string_view::npos && spec.type != 'n') {
       return format_real(run, static_cast<double>(v.whole()), spec);
     }
@@ -199,7 +217,8 @@ std::string format_value(Run& run, const Value& v, const FormatSpec& spec) {
       append_utf8(one, static_cast<char32_t>(v.whole()));
       return pad(run, one, spec, '<');
     }
-    if (spec.type && std::string_view("dnxXob").find(spec.type) == std::string_view::npos) return bad();
+    if (spec.type && std::string_view("dnxXob").find(spec.type) == std::string_view::npos)
+      return bad();
     if (spec.precision >= 0) run.fail("a precision is not allowed in the format of an integer");
     return format_whole(run, v.whole(), spec);
   }
@@ -211,11 +230,12 @@ std::string format_value(Run& run, const Value& v, const FormatSpec& spec) {
     if (spec.type && spec.type != 's') return bad();
     if (spec.align == '=') run.fail("'=' alignment is not allowed in the format of a string");
     const std::string text = to_text(run, v);
-    const auto keep = spec.precision < 0 ? text.size() : offset_of(text, static_cast<std::size_t>(spec.precision));
+    const auto keep = spec.precision < 0
+                          ? text.size()
+                          : offset_of(text, static_cast<std::size_t>(spec.precision));
     return pad(run, std::string_view(text).substr(0, keep), spec, '<');
   }
-  const bool plain = !spec.width && !spec.align && !spec.type && spec.precision < 0;
-  if (!plain) run.fail(std::string("a value of type ") + type_name(v) + " takes no format");
+  if (!bare) run.fail(std::string("a value of type ") + type_name(v) + " takes no format");
   return to_text(run, v);
 }
 

@@ -18,7 +18,7 @@ struct FormatSpec {
   char type = '\0';
 };
 
-constexpr std::int64_t kMaxWidth = 1 << 20;     // wider text is an attack, not a layout
+constexpr std::int64_t kMaxWidth = 1 << 20;  // wider text is an attack, not a layout
 constexpr std::int64_t kMaxPrecision = 1 << 10;
 
 std::string pad(Run& run, std::string_view text, const FormatSpec& spec, char default_align);

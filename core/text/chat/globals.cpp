@@ -23,7 +23,8 @@ Value range(Run& run, Args& a) {
   if (r->step > 0 ? r->start < r->stop : r->start > r->stop) {
     const auto low = static_cast<std::uint64_t>(r->step > 0 ? r->start : r->stop);
     const auto high = static_cast<std::uint64_t>(r->step > 0 ? r->stop : r->start);
-    const auto by = r->step > 0 ? static_cast<std::uint64_t>(r->step) : 0 - static_cast<std::uint64_t>(r->step);
+    const auto by =
+        r->step > 0 ? static_cast<std::uint64_t>(r->step) : 0 - static_cast<std::uint64_t>(r->step);
     const std::uint64_t size = (high - low - 1) / by + 1;
     if (size > kMaxRange) run.fail("a range of more than " + std::to_string(kMaxRange) + " items");
     r->size = size;
@@ -42,7 +43,8 @@ void fill(Run& run, Dict& d, const Args& a) {
       for (const Value& pair : items_of(run, from)) {
         const auto two = items_of(run, pair);
         if (two.size() != 2) run.fail("expected pairs of a key and a value");
-        if (!hashable(two[0])) run.fail(std::string("unhashable type as a key: ") + type_name(two[0]));
+        if (!hashable(two[0]))
+          run.fail(std::string("unhashable type as a key: ") + type_name(two[0]));
         d.set(two[0], two[1]);
       }
     }
@@ -75,7 +77,9 @@ Value joiner(Run& run, Args& a) {
   return run.object(Kind::joiner, std::move(j), bytes);
 }
 
-Value raise_exception(Run& run, Args& a) { run.fail(to_text(run, a.at[0])); }
+Value raise_exception(Run& run, Args& a) {
+  run.fail(to_text(run, a.at[0]));
+}
 
 Value strftime_now(Run& run, Args& a) {
   std::tm now{};
@@ -102,6 +106,8 @@ constexpr Builtin kGlobals[] = {
 
 }  // namespace
 
-const Builtin* find_global(std::string_view name) { return find_in_table(kGlobals, name); }
+const Builtin* find_global(std::string_view name) {
+  return find_in_table(kGlobals, name);
+}
 
 }  // namespace nibble::chat

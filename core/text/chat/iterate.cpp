@@ -15,8 +15,10 @@ bool iterable(const Value& v) {
     case Kind::range:
     case Kind::view:
     case Kind::iterator:
-    case Kind::loop: return true;
-    default: return false;
+    case Kind::loop:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -28,7 +30,8 @@ std::vector<Value> items_of(Run& run, const Value& v) {
     out.reserve(n);
   };
   switch (v.kind) {
-    case Kind::undefined: return out;
+    case Kind::undefined:
+      return out;
     case Kind::string: {
       const std::string& s = text_of(v);
       reserve(str_of(v).points);
@@ -41,7 +44,9 @@ std::vector<Value> items_of(Run& run, const Value& v) {
       return out;
     }
     case Kind::list:
-    case Kind::tuple: reserve(seq_of(v).items.size()); return seq_of(v).items;
+    case Kind::tuple:
+      reserve(seq_of(v).items.size());
+      return seq_of(v).items;
     case Kind::dict:
       reserve(dict_of(v).items.size());
       for (const auto& [k, value] : dict_of(v).items) out.push_back(k);
@@ -71,21 +76,30 @@ std::vector<Value> items_of(Run& run, const Value& v) {
       it.at = it.items.size();
       return out;
     }
-    default: run.fail(std::string("expected something to iterate over, found ") + type_name(v));
+    default:
+      run.fail(std::string("expected something to iterate over, found ") + type_name(v));
   }
 }
 
 std::size_t length_of(Run& run, const Value& v) {
   switch (v.kind) {
-    case Kind::undefined: return 0;
-    case Kind::string: return str_of(v).points;
+    case Kind::undefined:
+      return 0;
+    case Kind::string:
+      return str_of(v).points;
     case Kind::list:
-    case Kind::tuple: return seq_of(v).items.size();
-    case Kind::dict: return dict_of(v).items.size();
-    case Kind::range: return range_of(v).size;
-    case Kind::view: return view_of(v).dict->items.size();
-    case Kind::loop: return static_cast<std::size_t>(loop_of(v).length(run));
-    default: run.fail(std::string("a ") + type_name(v) + " has no length");
+    case Kind::tuple:
+      return seq_of(v).items.size();
+    case Kind::dict:
+      return dict_of(v).items.size();
+    case Kind::range:
+      return range_of(v).size;
+    case Kind::view:
+      return view_of(v).dict->items.size();
+    case Kind::loop:
+      return static_cast<std::size_t>(loop_of(v).length(run));
+    default:
+      run.fail(std::string("a ") + type_name(v) + " has no length");
   }
 }
 

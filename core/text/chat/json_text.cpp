@@ -18,16 +18,34 @@ class Writer {
     run_.step();
     const Run::Deeper deeper(run_);
     switch (v.kind) {
-      case Kind::none: out_.add("null"); return;
-      case Kind::boolean: out_.add(v.b ? "true" : "false"); return;
-      case Kind::integer: out_.add(std::to_string(v.i)); return;
-      case Kind::big: out_.add(text_of(v)); return;
-      case Kind::real: out_.add(real(v.d)); return;
-      case Kind::string: quoted(text_of(v)); return;
+      case Kind::none:
+        out_.add("null");
+        return;
+      case Kind::boolean:
+        out_.add(v.b ? "true" : "false");
+        return;
+      case Kind::integer:
+        out_.add(std::to_string(v.i));
+        return;
+      case Kind::big:
+        out_.add(text_of(v));
+        return;
+      case Kind::real:
+        out_.add(real(v.d));
+        return;
+      case Kind::string:
+        quoted(text_of(v));
+        return;
       case Kind::list:
-      case Kind::tuple: array(seq_of(v).items); return;
-      case Kind::dict: object(dict_of(v)); return;
-      default: run_.fail(std::string("tojson: a value of type ") + type_name(v) + " cannot be written as JSON");
+      case Kind::tuple:
+        array(seq_of(v).items);
+        return;
+      case Kind::dict:
+        object(dict_of(v));
+        return;
+      default:
+        run_.fail(std::string("tojson: a value of type ") + type_name(v) +
+                  " cannot be written as JSON");
     }
   }
 
@@ -44,13 +62,27 @@ class Writer {
       int n;
       const char32_t c = decode_at(s, at, &n);
       switch (c) {
-        case '"': out_.add("\\\""); break;
-        case '\\': out_.add("\\\\"); break;
-        case '\n': out_.add("\\n"); break;
-        case '\r': out_.add("\\r"); break;
-        case '\t': out_.add("\\t"); break;
-        case '\f': out_.add("\\f"); break;
-        case '\b': out_.add("\\b"); break;
+        case '"':
+          out_.add("\\\"");
+          break;
+        case '\\':
+          out_.add("\\\\");
+          break;
+        case '\n':
+          out_.add("\\n");
+          break;
+        case '\r':
+          out_.add("\\r");
+          break;
+        case '\t':
+          out_.add("\\t");
+          break;
+        case '\f':
+          out_.add("\\f");
+          break;
+        case '\b':
+          out_.add("\\b");
+          break;
         default:
           if (c < 0x20 || (style_.ascii && c > 0x7E)) {
             escaped(c);
@@ -67,7 +99,8 @@ class Writer {
     char buffer[16];
     if (c >= 0x10000) {
       const auto v = static_cast<unsigned>(c - 0x10000);
-      std::snprintf(buffer, sizeof buffer, "\\u%04x\\u%04x", 0xD800 + (v >> 10), 0xDC00 + (v & 1023));
+      std::snprintf(buffer, sizeof buffer, "\\u%04x\\u%04x", 0xD800 + (v >> 10),
+                    0xDC00 + (v & 1023));
     } else {
       std::snprintf(buffer, sizeof buffer, "\\u%04x", static_cast<unsigned>(c));
     }
@@ -95,13 +128,20 @@ class Writer {
 
   std::string key(const Value& k) {
     switch (k.kind) {
-      case Kind::none: return "null";
-      case Kind::boolean: return k.b ? "true" : "false";
-      case Kind::integer: return std::to_string(k.i);
-      case Kind::real: return real(k.d);
+      case Kind::none:
+        return "null";
+      case Kind::boolean:
+        return k.b ? "true" : "false";
+      case Kind::integer:
+        return std::to_string(k.i);
+      case Kind::real:
+        return real(k.d);
       case Kind::string:
-      case Kind::big: return text_of(k);
-      default: run_.fail(std::string("tojson: a key of type ") + type_name(k) + " cannot be written as JSON");
+      case Kind::big:
+        return text_of(k);
+      default:
+        run_.fail(std::string("tojson: a key of type ") + type_name(k) +
+                  " cannot be written as JSON");
     }
   }
 
@@ -110,8 +150,9 @@ class Writer {
     std::vector<const std::pair<Value, Value>*> items;
     for (const auto& i : d.items) items.push_back(&i);
     if (style_.sort_keys) {
-      std::stable_sort(items.begin(), items.end(),
-                       [&](const auto* a, const auto* b) { return less(run_, a->first, b->first); });
+      std::stable_sort(items.begin(), items.end(), [&](const auto* a, const auto* b) {
+        return less(run_, a->first, b->first);
+      });
     }
     out_.add('{');
     ++level_;

@@ -36,14 +36,17 @@ struct Operator {
   Tok kind;
 };
 constexpr Operator kOperators[] = {  // longer ones first
-    {"//", Tok::floordiv}, {"**", Tok::pow}, {"==", Tok::eq}, {"!=", Tok::ne}, {">=", Tok::ge},
-    {"<=", Tok::le}, {"+", Tok::add}, {"-", Tok::sub}, {"/", Tok::div}, {"*", Tok::mul},
-    {"%", Tok::mod}, {"~", Tok::tilde}, {"[", Tok::lbracket}, {"]", Tok::rbracket},
-    {"(", Tok::lparen}, {")", Tok::rparen}, {"{", Tok::lbrace}, {"}", Tok::rbrace}, {">", Tok::gt},
-    {"<", Tok::lt}, {"=", Tok::assign}, {".", Tok::dot}, {":", Tok::colon}, {"|", Tok::pipe},
-    {",", Tok::comma}, {";", Tok::semicolon}};
+    {"//", Tok::floordiv}, {"**", Tok::pow},     {"==", Tok::eq},    {"!=", Tok::ne},
+    {">=", Tok::ge},       {"<=", Tok::le},      {"+", Tok::add},    {"-", Tok::sub},
+    {"/", Tok::div},       {"*", Tok::mul},      {"%", Tok::mod},    {"~", Tok::tilde},
+    {"[", Tok::lbracket},  {"]", Tok::rbracket}, {"(", Tok::lparen}, {")", Tok::rparen},
+    {"{", Tok::lbrace},    {"}", Tok::rbrace},   {">", Tok::gt},     {"<", Tok::lt},
+    {"=", Tok::assign},    {".", Tok::dot},      {":", Tok::colon},  {"|", Tok::pipe},
+    {",", Tok::comma},     {";", Tok::semicolon}};
 
-bool digit(char c) { return c >= '0' && c <= '9'; }
+bool digit(char c) {
+  return c >= '0' && c <= '9';
+}
 bool hex(char c) {
   return digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
@@ -83,7 +86,8 @@ class Lexer {
     if (sign == '+' || output) return t;
     const auto newline = t.rfind('\n');
     const std::size_t indent = newline == std::string_view::npos ? 0 : newline + 1;
-    if ((indent > 0 || line_start_) && strip_left(t.substr(indent)).empty()) return t.substr(0, indent);
+    if ((indent > 0 || line_start_) && strip_left(t.substr(indent)).empty())
+      return t.substr(0, indent);
     return t;
   }
   char sign_at(std::size_t at) const {
@@ -199,7 +203,8 @@ class Lexer {
     if (it == std::end(kOperators)) {
       int n;
       decode_at(s_, at_, &n);
-      fail("unexpected character '" + std::string(s_.substr(at_, static_cast<std::size_t>(n))) + "'");
+      fail("unexpected character '" + std::string(s_.substr(at_, static_cast<std::size_t>(n))) +
+           "'");
     }
     const char c = it->text[0];
     if (c == '(') open.push_back(')');
@@ -219,8 +224,8 @@ class Lexer {
   // Digits with single underscores between them.
   std::size_t digits(std::size_t from, bool (*ok)(char)) const {
     std::size_t at = from;
-    while (at < s_.size() && (ok(s_[at]) || (s_[at] == '_' && at > from && at + 1 < s_.size() &&
-                                             ok(s_[at + 1])))) {
+    while (at < s_.size() &&
+           (ok(s_[at]) || (s_[at] == '_' && at > from && at + 1 < s_.size() && ok(s_[at + 1])))) {
       ++at;
     }
     return at;
@@ -269,7 +274,8 @@ class Lexer {
   void string(char quote) {
     std::size_t to = at_ + 1;
     while (to < s_.size() && s_[to] != quote) to += s_[to] == '\\' ? 2 : 1;
-    if (to >= s_.size()) fail(std::string("unexpected character '") + quote + "', the string never ends");
+    if (to >= s_.size())
+      fail(std::string("unexpected character '") + quote + "', the string never ends");
     push(Tok::string, unescape(s_.substr(at_ + 1, to - at_ - 1)));
     advance(to + 1);
   }
@@ -292,7 +298,8 @@ class Lexer {
         const std::size_t want = c == 'x' ? 2 : c == 'u' ? 4 : 8;
         char32_t point = 0;
         for (std::size_t k = 1; k <= want; ++k) {
-          if (i + k >= t.size() || !hex(t[i + k])) fail(std::string("truncated \\") + c + " escape");
+          if (i + k >= t.size() || !hex(t[i + k]))
+            fail(std::string("truncated \\") + c + " escape");
           const char h = static_cast<char>(t[i + k] | 0x20);
           point = point * 16 + static_cast<char32_t>(digit(h) ? h - '0' : h - 'a' + 10);
         }
@@ -332,11 +339,42 @@ std::vector<Token> tokenize(std::string_view source, const std::string& name) {
 }
 
 const char* describe(Tok kind) {
-  static constexpr std::array<const char*, 36> names = {
-      "template data", "begin of print statement", "end of print statement",
-      "begin of statement block", "end of statement block", "name", "string", "integer", "float",
-      "+", "-", "/", "//", "*", "%", "**", "~", "[", "]", "(", ")", "{", "}", "==", "!=", ">", ">=",
-      "<", "<=", "=", ".", ":", "|", ",", ";", "end of template"};
+  static constexpr std::array<const char*, 36> names = {"template data",
+                                                        "begin of print statement",
+                                                        "end of print statement",
+                                                        "begin of statement block",
+                                                        "end of statement block",
+                                                        "name",
+                                                        "string",
+                                                        "integer",
+                                                        "float",
+                                                        "+",
+                                                        "-",
+                                                        "/",
+                                                        "//",
+                                                        "*",
+                                                        "%",
+                                                        "**",
+                                                        "~",
+                                                        "[",
+                                                        "]",
+                                                        "(",
+                                                        ")",
+                                                        "{",
+                                                        "}",
+                                                        "==",
+                                                        "!=",
+                                                        ">",
+                                                        ">=",
+                                                        "<",
+                                                        "<=",
+                                                        "=",
+                                                        ".",
+                                                        ":",
+                                                        "|",
+                                                        ",",
+                                                        ";",
+                                                        "end of template"};
   return names[static_cast<std::size_t>(kind)];
 }
 

@@ -8,9 +8,42 @@
 namespace nibble::chat {
 
 enum class Tok : unsigned char {
-  data, output_begin, output_end, tag_begin, tag_end, name, string, integer, real,
-  add, sub, div, floordiv, mul, mod, pow, tilde, lbracket, rbracket, lparen, rparen, lbrace, rbrace,
-  eq, ne, gt, ge, lt, le, assign, dot, colon, pipe, comma, semicolon, end,
+  data,
+  output_begin,
+  output_end,
+  tag_begin,
+  tag_end,
+  name,
+  string,
+  integer,
+  real,
+  add,
+  sub,
+  div,
+  floordiv,
+  mul,
+  mod,
+  pow,
+  tilde,
+  lbracket,
+  rbracket,
+  lparen,
+  rparen,
+  lbrace,
+  rbrace,
+  eq,
+  ne,
+  gt,
+  ge,
+  lt,
+  le,
+  assign,
+  dot,
+  colon,
+  pipe,
+  comma,
+  semicolon,
+  end,
 };
 
 struct Token {
@@ -19,7 +52,7 @@ struct Token {
   std::string text;  // data, name, digits, or the value of a string literal
 };
 
-const char* describe(Tok kind);           // "name", "end of statement block", ...
+const char* describe(Tok kind);            // "name", "end of statement block", ...
 std::string describe(const Token& token);  // the text of a name, else its kind
 
 // Throws Error(bad_file) `name: line N: what`.

@@ -36,7 +36,9 @@ bool passes(Run& run, const Loop& loop, const Value& v) {
 
 }  // namespace
 
-Loop& loop_of(const Value& v) { return static_cast<Loop&>(*v.ref); }
+Loop& loop_of(const Value& v) {
+  return static_cast<Loop&>(*v.ref);
+}
 
 std::optional<Value> Loop::peek(Run& run) {
   while (!ahead && at < items.size()) {
@@ -99,11 +101,14 @@ Flow run_loop(Run& run, const ForStmt& s, const Value& iterable, int level) {
   return run.exec(s.otherwise);  // break and continue in it belong to the loop around
 }
 
-Flow ForStmt::exec(Run& run) const { return run_loop(run, *this, run.eval(*iterable), 0); }
+Flow ForStmt::exec(Run& run) const {
+  return run_loop(run, *this, run.eval(*iterable), 0);
+}
 
 Value call_loop(Run& run, const Value& v, CallArgs args) {
   const Loop& loop = loop_of(v);
-  if (!loop.statement->recursive) run.fail("this loop is not marked as recursive, it cannot be called");
+  if (!loop.statement->recursive)
+    run.fail("this loop is not marked as recursive, it cannot be called");
   if (!loop.scope) run.fail("a loop that is over cannot be called");
   if (args.positional.size() != 1 || !args.named.empty()) run.fail("loop() takes one argument");
   const int back = run.line;

@@ -11,11 +11,11 @@ struct Loop : Object {
   const ForStmt* statement = nullptr;
   ScopePtr scope;  // around the loop; let go when the loop is over
   std::vector<Value> items;
-  std::size_t at = 0;             // of the next item that was not looked at
-  std::optional<Value> ahead;     // looked at, not yet visited
+  std::size_t at = 0;          // of the next item that was not looked at
+  std::optional<Value> ahead;  // looked at, not yet visited
   Value previous, current;
   std::int64_t index = -1;
-  int level = 0;                  // of recursion
+  int level = 0;  // of recursion
   std::optional<Value> last_changed;
 
   // The next item that passes the filter, looked at when it is needed: as Jinja, one ahead.

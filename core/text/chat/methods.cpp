@@ -26,7 +26,9 @@ Value seq_count(Run& run, Args& a) {
   for (const Value& v : items_of(run, a.self)) n += equals(run, v, a.at[0]);
   return Value::integer(n);
 }
-Value copy(Run&, Args& a) { return a.self; }
+Value copy(Run&, Args& a) {
+  return a.self;
+}
 
 constexpr Builtin kList[] = {{"copy", copy}};
 constexpr Builtin kSeq[] = {
@@ -110,14 +112,21 @@ const Builtin* find_method(const Value& o, std::string_view name) {
       if ((def = find_in_table(kList, name))) return def;
       return find_in_table(kSeq, name);
     case Kind::tuple:
-    case Kind::range: return find_in_table(kSeq, name);
-    case Kind::dict: return find_in_table(kDict, name);
-    case Kind::real: return find_in_table(kReal, name);
+    case Kind::range:
+      return find_in_table(kSeq, name);
+    case Kind::dict:
+      return find_in_table(kDict, name);
+    case Kind::real:
+      return find_in_table(kReal, name);
     case Kind::integer:
-    case Kind::boolean: return find_in_table(kWhole, name);
-    case Kind::loop: return find_in_table(kLoopMethods, name);
-    case Kind::cycler: return find_in_table(kCycler, name);
-    default: return nullptr;
+    case Kind::boolean:
+      return find_in_table(kWhole, name);
+    case Kind::loop:
+      return find_in_table(kLoopMethods, name);
+    case Kind::cycler:
+      return find_in_table(kCycler, name);
+    default:
+      return nullptr;
   }
 }
 

@@ -2,15 +2,18 @@
 #include <algorithm>
 
 #include "core/text/chat/builtins.h"
-#include "core/text/chat/format_spec.h"
 #include "core/text/chat/py_text.h"
 #include "core/text/chat/run.h"
 
 namespace nibble::chat {
 namespace {
 
-const std::string& self_text(const Args& a) { return text_of(a.self); }
-Value like(Run& run, const Args& a, std::string s) { return run.text_like(a.self, std::move(s)); }
+const std::string& self_text(const Args& a) {
+  return text_of(a.self);
+}
+Value like(Run& run, const Args& a, std::string s) {
+  return run.text_like(a.self, std::move(s));
+}
 
 template <std::string (*F)(std::string_view)>
 Value mapped(Run& run, Args& a) {
@@ -29,9 +32,15 @@ Value stripped(Run& run, Args& a, bool left, bool right) {
   if (right) s = strip_right(s, all ? nullptr : &set);
   return like(run, a, std::string(s));
 }
-Value strip(Run& run, Args& a) { return stripped(run, a, true, true); }
-Value lstrip(Run& run, Args& a) { return stripped(run, a, true, false); }
-Value rstrip(Run& run, Args& a) { return stripped(run, a, false, true); }
+Value strip(Run& run, Args& a) {
+  return stripped(run, a, true, true);
+}
+Value lstrip(Run& run, Args& a) {
+  return stripped(run, a, true, false);
+}
+Value rstrip(Run& run, Args& a) {
+  return stripped(run, a, false, true);
+}
 
 Value pieces(Run& run, const Args& a, const std::vector<std::string_view>& parts) {
   std::vector<Value> out;
@@ -52,8 +61,12 @@ Value divide(Run& run, Args& a, bool right) {
   if (by.empty()) run.fail("split: the separator is empty");
   return pieces(run, a, right ? split_on_right(s, by, most) : split_on(s, by, most));
 }
-Value split(Run& run, Args& a) { return divide(run, a, false); }
-Value rsplit(Run& run, Args& a) { return divide(run, a, true); }
+Value split(Run& run, Args& a) {
+  return divide(run, a, false);
+}
+Value rsplit(Run& run, Args& a) {
+  return divide(run, a, true);
+}
 Value splitlines(Run& run, Args& a) {
   run.room(self_text(a).size() * 16);
   return pieces(run, a, split_lines(self_text(a), bool_or(a, 0, false)));
@@ -88,8 +101,12 @@ std::int64_t find_from(Run& run, Args& a, bool right) {
   if (at == std::string_view::npos) return -1;
   return w.first + static_cast<std::int64_t>(count_points(s.substr(0, at)));
 }
-Value find(Run& run, Args& a) { return Value::integer(find_from(run, a, false)); }
-Value rfind(Run& run, Args& a) { return Value::integer(find_from(run, a, true)); }
+Value find(Run& run, Args& a) {
+  return Value::integer(find_from(run, a, false));
+}
+Value rfind(Run& run, Args& a) {
+  return Value::integer(find_from(run, a, true));
+}
 Value index(Run& run, Args& a) {
   const std::int64_t at = find_from(run, a, false);
   if (at < 0) run.fail("index: substring not found");
@@ -107,7 +124,8 @@ Value count(Run& run, Args& a) {
   const std::string_view s = std::string_view(self_text(a)).substr(w.from, w.to - w.from);
   if (what.empty()) return Value::integer(static_cast<std::int64_t>(count_points(s)) + 1);
   std::int64_t n = 0;
-  for (std::size_t at = 0; (at = find_in(s, what, at)) != std::string_view::npos; at += what.size()) ++n;
+  for (std::size_t at = 0; (at = find_in(s, what, at)) != std::string_view::npos; at += what.size())
+    ++n;
   return Value::integer(n);
 }
 
@@ -125,8 +143,12 @@ Value affix(Run& run, Args& a, bool start) {
   }
   return Value::boolean(false);
 }
-Value startswith(Run& run, Args& a) { return affix(run, a, true); }
-Value endswith(Run& run, Args& a) { return affix(run, a, false); }
+Value startswith(Run& run, Args& a) {
+  return affix(run, a, true);
+}
+Value endswith(Run& run, Args& a) {
+  return affix(run, a, false);
+}
 
 Value replace(Run& run, Args& a) {
   const std::string& old = want_text(run, a.at[0], "what to replace");
@@ -158,11 +180,15 @@ Value every(Run& run, Args& a) {
   }
   return Value::boolean(!s.empty());
 }
-bool is_alnum(char32_t c) { return is_alpha(c) || is_numeric(c) || is_digit(c); }
+bool is_alnum(char32_t c) {
+  return is_alpha(c) || is_numeric(c) || is_digit(c);
+}
 Value isprintable(Run& run, Args& a) {
   return self_text(a).empty() ? Value::boolean(true) : every<is_printable>(run, a);
 }
-Value isascii(Run&, Args& a) { return Value::boolean(str_of(a.self).points == self_text(a).size()); }
+Value isascii(Run&, Args& a) {
+  return Value::boolean(str_of(a.self).points == self_text(a).size());
+}
 Value isidentifier(Run& run, Args& a) {
   run.step(self_text(a).size() / 16);
   return Value::boolean(is_identifier(self_text(a)));
@@ -180,8 +206,12 @@ Value one_case(Run& run, Args& a, bool upper) {
   }
   return Value::boolean(cased);
 }
-Value islower(Run& run, Args& a) { return one_case(run, a, false); }
-Value isupper(Run& run, Args& a) { return one_case(run, a, true); }
+Value islower(Run& run, Args& a) {
+  return one_case(run, a, false);
+}
+Value isupper(Run& run, Args& a) {
+  return one_case(run, a, true);
+}
 Value istitle(Run& run, Args& a) {
   const std::string& s = self_text(a);
   run.step(s.size() / 16);
@@ -198,33 +228,6 @@ Value istitle(Run& run, Args& a) {
   return Value::boolean(cased);
 }
 
-Value padded(Run& run, Args& a, char align) {
-  FormatSpec spec;
-  spec.width = want_integer(run, a.at[0], "the width");
-  spec.align = align;
-  if (a.has(1)) {
-    spec.fill = want_text(run, a.at[1], "the fill character");
-    if (is_markup(a.self)) spec.fill = escape_html(run, spec.fill);
-    if (count_points(spec.fill) != 1) run.fail("the fill character must be one character");
-  }
-  if (align == '^') return like(run, a, centered(run, self_text(a), spec));
-  return like(run, a, pad(run, self_text(a), spec, align));
-}
-Value center(Run& run, Args& a) { return padded(run, a, '^'); }
-Value ljust(Run& run, Args& a) { return padded(run, a, '<'); }
-Value rjust(Run& run, Args& a) { return padded(run, a, '>'); }
-Value zfill(Run& run, Args& a) {
-  FormatSpec spec;
-  std::string_view s = self_text(a);
-  const bool sign = !s.empty() && (s[0] == '-' || s[0] == '+');
-  const std::int64_t width = want_integer(run, a.at[0], "the width");
-  spec.width = sign && width > 0 ? width - 1 : width;
-  spec.fill.assign(1, '0');
-  std::string out = sign ? std::string(1, s[0]) : "";
-  out += pad(run, sign ? s.substr(1) : s, spec, '>');
-  return like(run, a, std::move(out));
-}
-
 Value cut(Run& run, Args& a, bool right) {
   const std::string& by = want_text(run, a.at[0], "the separator");
   if (by.empty()) run.fail("partition: the separator is empty");
@@ -235,10 +238,15 @@ Value cut(Run& run, Args& a, bool right) {
     return run.tuple(right ? std::vector<Value>{none, none, like(run, a, s)}
                            : std::vector<Value>{like(run, a, s), none, none});
   }
-  return run.tuple({like(run, a, s.substr(0, at)), like(run, a, by), like(run, a, s.substr(at + by.size()))});
+  return run.tuple(
+      {like(run, a, s.substr(0, at)), like(run, a, by), like(run, a, s.substr(at + by.size()))});
 }
-Value partition(Run& run, Args& a) { return cut(run, a, false); }
-Value rpartition(Run& run, Args& a) { return cut(run, a, true); }
+Value partition(Run& run, Args& a) {
+  return cut(run, a, false);
+}
+Value rpartition(Run& run, Args& a) {
+  return cut(run, a, true);
+}
 
 Value removeprefix(Run& run, Args& a) {
   const std::string& p = want_text(run, a.at[0], "the prefix");
@@ -251,24 +259,9 @@ Value removesuffix(Run& run, Args& a) {
   return like(run, a, s.ends_with(p) ? s.substr(0, s.size() - p.size()) : s);
 }
 
-Value expandtabs(Run& run, Args& a) {
-  const std::int64_t size = int_or(run, a, 0, 8);
-  TextBuilder out(run);
-  std::int64_t column = 0;
-  for (const char c : self_text(a)) {
-    if (c == '\t') {
-      const std::int64_t fill = size > 0 ? size - column % size : 0;
-      out.fill(" ", fill);
-      column += fill;
-    } else {
-      out.add(c);
-      column = c == '\n' || c == '\r' ? 0 : column + ((static_cast<unsigned char>(c) & 0xC0) != 0x80);
-    }
-  }
-  return like(run, a, out.take());
+Value format(Run& run, Args& a) {
+  return like(run, a, format_braces(run, a.self, a.rest, a.named));
 }
-
-Value format(Run& run, Args& a) { return like(run, a, format_braces(run, a.self, a.rest, a.named)); }
 Value format_map(Run& run, Args& a) {
   NamedValues named;
   if (!a.at[0].is(Kind::dict)) run.fail("format_map needs a dict");
@@ -281,10 +274,8 @@ Value format_map(Run& run, Args& a) {
 constexpr Builtin kMethods[] = {
     {"capitalize", mapped<to_capital>},
     {"casefold", mapped<fold_case>},
-    {"center", center, {"width", "fillchar"}, 1},
     {"count", count, {"sub", "start", "end"}, 1},
     {"endswith", endswith, {"suffix", "start", "end"}, 1},
-    {"expandtabs", expandtabs, {"tabsize"}},
     {"find", find, {"sub", "start", "end"}, 1},
     {"format", format, {}, 0, true, true},
     {"format_map", format_map, {"mapping"}, 1},
@@ -302,7 +293,6 @@ constexpr Builtin kMethods[] = {
     {"istitle", istitle},
     {"isupper", isupper},
     {"join", join, {"iterable"}, 1},
-    {"ljust", ljust, {"width", "fillchar"}, 1},
     {"lower", mapped<to_lower>},
     {"lstrip", lstrip, {"chars"}},
     {"partition", partition, {"sep"}, 1},
@@ -311,7 +301,6 @@ constexpr Builtin kMethods[] = {
     {"replace", replace, {"old", "new", "count"}, 2},
     {"rfind", rfind, {"sub", "start", "end"}, 1},
     {"rindex", rindex, {"sub", "start", "end"}, 1},
-    {"rjust", rjust, {"width", "fillchar"}, 1},
     {"rpartition", rpartition, {"sep"}, 1},
     {"rsplit", rsplit, {"sep", "maxsplit"}},
     {"rstrip", rstrip, {"chars"}},
@@ -322,7 +311,6 @@ constexpr Builtin kMethods[] = {
     {"swapcase", mapped<swap_case>},
     {"title", mapped<to_title>},
     {"upper", mapped<to_upper>},
-    {"zfill", zfill, {"width"}, 1},
 };
 
 }  // namespace
@@ -358,18 +346,9 @@ std::string replace_text(Run& run, std::string_view s, std::string_view old, std
   return out.take();
 }
 
-std::string centered(Run& run, std::string_view s, FormatSpec spec) {
-  // str.center puts the odd blank on the left when the width is odd, unlike format's ^.
-  const std::int64_t missing = spec.width - static_cast<std::int64_t>(count_points(s));
-  if (missing <= 0) return std::string(s);
-  const std::int64_t left = missing / 2 + (missing & spec.width & 1);
-  TextBuilder out(run);
-  out.fill(spec.fill, left);
-  out.add(s);
-  out.fill(spec.fill, missing - left);
-  return out.take();
+const Builtin* find_text_method(std::string_view name) {
+  const Builtin* def = find_in_table(kMethods, name);
+  return def ? def : find_pad_method(name);
 }
-
-const Builtin* find_text_method(std::string_view name) { return find_in_table(kMethods, name); }
 
 }  // namespace nibble::chat

@@ -11,17 +11,21 @@ namespace nibble::chat {
 namespace {
 
 constexpr const char* kSigns[] = {"+", "-", "*", "/", "//", "%", "**"};
-const char* sign(Op op) { return kSigns[static_cast<std::size_t>(op)]; }
+const char* sign(Op op) {
+  return kSigns[static_cast<std::size_t>(op)];
+}
 
 [[noreturn]] void bad_operands(Run& run, Op op, const Value& a, const Value& b) {
   if (a.is_undefined()) run.use_of_undefined(a);
   if (b.is_undefined()) run.use_of_undefined(b);
   const bool text = op == Op::add && (a.is_string() || b.is_string());
-  run.fail(std::string("unsupported operand types for ") + sign(op) + ": " + type_name(a) + " and " +
-           type_name(b) + (text ? "; ~ joins any two values as text" : ""));
+  run.fail(std::string("unsupported operand types for ") + sign(op) + ": " + type_name(a) +
+           " and " + type_name(b) + (text ? "; ~ joins any two values as text" : ""));
 }
 
-[[noreturn]] void overflow(Run& run) { run.fail("integer overflow: the result needs more than 64 bits"); }
+[[noreturn]] void overflow(Run& run) {
+  run.fail("integer overflow: the result needs more than 64 bits");
+}
 
 double real_of(const Value& v) {
   if (v.is(Kind::real)) return v.d;
@@ -65,7 +69,8 @@ Value whole_arithmetic(Run& run, Op op, std::int64_t a, std::int64_t b) {
       }
       return Value::integer(op == Op::mod ? rest : quotient);
     }
-    case Op::pow: break;
+    case Op::pow:
+      break;
   }
   if (b >= 0) return power(run, a, b);
   if (a == 0) run.fail("zero cannot be raised to a negative power (division by zero)");
@@ -74,9 +79,12 @@ Value whole_arithmetic(Run& run, Op op, std::int64_t a, std::int64_t b) {
 
 Value real_arithmetic(Run& run, Op op, double a, double b) {
   switch (op) {
-    case Op::add: return Value::real(a + b);
-    case Op::sub: return Value::real(a - b);
-    case Op::mul: return Value::real(a * b);
+    case Op::add:
+      return Value::real(a + b);
+    case Op::sub:
+      return Value::real(a - b);
+    case Op::mul:
+      return Value::real(a * b);
     case Op::div:
       if (b == 0) run.fail("float division by zero");
       return Value::real(a / b);
@@ -99,7 +107,8 @@ Value real_arithmetic(Run& run, Op op, double a, double b) {
       if (quotient - floor > 0.5) floor += 1;
       return Value::real(floor);
     }
-    case Op::pow: break;
+    case Op::pow:
+      break;
   }
   if (a == 0 && b < 0) run.fail("zero cannot be raised to a negative power (division by zero)");
   const double r = std::pow(a, b);
@@ -171,7 +180,8 @@ Value negate(Run& run, const Value& v) {
   if (v.is_whole()) return whole_arithmetic(run, Op::sub, 0, v.whole());
   if (v.is(Kind::big)) {
     const std::string& digits = text_of(v);
-    if (digits == "9223372036854775808") return Value::integer(std::numeric_limits<std::int64_t>::min());
+    if (digits == "9223372036854775808")
+      return Value::integer(std::numeric_limits<std::int64_t>::min());
     return big_literal(digits[0] == '-' ? digits.substr(1) : "-" + digits);
   }
   run.fail(std::string("unary - needs a number, found ") + type_name(v));
@@ -183,8 +193,11 @@ bool equals(Run& run, const Value& a, const Value& b) {
   if (a.kind != b.kind) return false;
   switch (a.kind) {
     case Kind::none:
-    case Kind::undefined: return true;
-    case Kind::string: run.step(text_of(a).size() / 64); return text_of(a) == text_of(b);
+    case Kind::undefined:
+      return true;
+    case Kind::string:
+      run.step(text_of(a).size() / 64);
+      return text_of(a) == text_of(b);
     case Kind::list:
     case Kind::tuple: {
       const auto &x = seq_of(a).items, &y = seq_of(b).items;
@@ -208,9 +221,11 @@ bool equals(Run& run, const Value& a, const Value& b) {
     }
     case Kind::range: {
       const Range &x = range_of(a), &y = range_of(b);
-      return x.size == y.size && (x.size == 0 || (x.start == y.start && (x.size == 1 || x.step == y.step)));
+      return x.size == y.size &&
+             (x.size == 0 || (x.start == y.start && (x.size == 1 || x.step == y.step)));
     }
-    default: return a.ref == b.ref;
+    default:
+      return a.ref == b.ref;
   }
 }
 
@@ -238,7 +253,8 @@ bool contains(Run& run, const Value& container, const Value& item) {
   switch (container.kind) {
     case Kind::string:
       if (!item.is_string()) {
-        run.fail(std::string("'in' of a string needs a string on the left, found ") + type_name(item));
+        run.fail(std::string("'in' of a string needs a string on the left, found ") +
+                 type_name(item));
       }
       run.step(text_of(container).size() / 64);
       return find_in(text_of(container), text_of(item)) != std::string::npos;
@@ -270,14 +286,22 @@ bool compare(Run& run, Cmp op, const Value& a, const Value& b) {
   // With a NaN only != holds.
   const bool ordered = !(a.is_number() && b.is_number() && compare_numbers(a, b) == 2);
   switch (op) {
-    case Cmp::eq: return equals(run, a, b);
-    case Cmp::ne: return !equals(run, a, b);
-    case Cmp::lt: return less(run, a, b, "<");
-    case Cmp::gt: return less(run, b, a, ">");
-    case Cmp::le: return ordered && !less(run, b, a, "<=");
-    case Cmp::ge: return ordered && !less(run, a, b, ">=");
-    case Cmp::in: return contains(run, b, a);
-    case Cmp::not_in: return !contains(run, b, a);
+    case Cmp::eq:
+      return equals(run, a, b);
+    case Cmp::ne:
+      return !equals(run, a, b);
+    case Cmp::lt:
+      return less(run, a, b, "<");
+    case Cmp::gt:
+      return less(run, b, a, ">");
+    case Cmp::le:
+      return ordered && !less(run, b, a, "<=");
+    case Cmp::ge:
+      return ordered && !less(run, a, b, ">=");
+    case Cmp::in:
+      return contains(run, b, a);
+    case Cmp::not_in:
+      return !contains(run, b, a);
   }
   return false;
 }

@@ -8,7 +8,7 @@
 namespace nibble::chat {
 namespace {
 
-constexpr std::size_t kMaxSource = 8u << 20;
+constexpr std::size_t kMaxSource = 1u << 20;
 
 }  // namespace
 
@@ -16,8 +16,9 @@ std::shared_ptr<const Program> parse(const std::string& source, std::string name
   auto program = std::make_shared<Program>();
   program->name = std::move(name);
   if (source.size() > kMaxSource) {
-    syntax_error(program->name, 1, "a template of " + std::to_string(source.size()) +
-                                       " bytes, at most " + std::to_string(kMaxSource) + " are read");
+    syntax_error(program->name, 1,
+                 "a template of " + std::to_string(source.size()) + " bytes, at most " +
+                     std::to_string(kMaxSource) + " are read");
   }
   if (!valid_utf8(source)) syntax_error(program->name, 1, "the template is not valid UTF-8");
   Parser(normalize_newlines(source), *program).run();
@@ -29,7 +30,9 @@ Parser::Parser(const std::string& source, Program& program)
   for (const char* name : {"loop", "caller", "varargs", "kwargs", "self"}) symbol(name);
 }
 
-void Parser::run() { program_.body = body("", {}, {}); }
+void Parser::run() {
+  program_.body = body("", {}, {});
+}
 
 void Parser::fail(const std::string& what, int line) const {
   syntax_error(program_.name, line ? line : now().line, what);
@@ -97,7 +100,8 @@ Body Parser::body(const std::string& tag, Words ends, Place place) {
     } else {
       if (tag.empty()) break;
       std::string wanted;
-      for (const auto& word : ends) wanted += (wanted.empty() ? "'" : " or '") + std::string(word) + "'";
+      for (const auto& word : ends)
+        wanted += (wanted.empty() ? "'" : " or '") + std::string(word) + "'";
       fail("unexpected end of template, the block '" + tag + "' needs " + wanted);
     }
   }
@@ -202,8 +206,9 @@ Target Parser::target(Words ends) {
   all.is = Target::Is::tuple;
   all.items.push_back(std::move(first));
   while (skip(Tok::comma)) {
-    const bool over = is(Tok::tag_end) || is(Tok::assign) || is(Tok::rparen) ||
-                      (is(Tok::name) && std::find(ends.begin(), ends.end(), now().text) != ends.end());
+    const bool over =
+        is(Tok::tag_end) || is(Tok::assign) || is(Tok::rparen) ||
+        (is(Tok::name) && std::find(ends.begin(), ends.end(), now().text) != ends.end());
     if (over) break;
     all.items.push_back(one_target());
   }
@@ -296,7 +301,8 @@ std::unique_ptr<Stmt> Parser::block_statement(int line) {
     fail("block '" + s->name + "' defined twice", line);
   }
   s->scoped = skip_name("scoped");
-  if (skip_name("required")) fail("block '" + s->name + "' is required: templates have no parents here");
+  if (skip_name("required"))
+    fail("block '" + s->name + "' is required: templates have no parents here");
   expect(Tok::tag_end);
   s->body = body("block", {"endblock"}, {false, false});
   take();

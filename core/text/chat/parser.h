@@ -54,7 +54,10 @@ class Parser {
   // parser.cpp
   using Words = std::initializer_list<std::string_view>;
   Body body(const std::string& tag, Words ends, Place place);  // stops before the end tag's name
-  void end_tag() { take(); expect(Tok::tag_end); }
+  void end_tag() {
+    take();
+    expect(Tok::tag_end);
+  }
   std::unique_ptr<Stmt> statement();
   std::unique_ptr<Stmt> if_statement(int line);
   std::unique_ptr<Stmt> for_statement(int line);

@@ -46,22 +46,44 @@ void add_title(std::string& out, char32_t c) {
   }
 }
 
-bool is_cased(char32_t c) { return is_upper(c) || is_lower(c) || is_title(c); }
+bool is_cased(char32_t c) {
+  return is_upper(c) || is_lower(c) || is_title(c);
+}
 
 bool is_case_ignorable(char32_t c) {
   switch (c) {
-    case '\'': case '.': case ':': case '^': case '`': case 0xB7: case 0x387: case 0x55F:
-    case 0x5F4: case 0x2018: case 0x2019: case 0x2024: case 0x2027: case 0xFE13: case 0xFE52:
-    case 0xFE55: case 0xFF07: case 0xFF0E: case 0xFF1A: return true;
-    default: break;
+    case '\'':
+    case '.':
+    case ':':
+    case '^':
+    case '`':
+    case 0xB7:
+    case 0x387:
+    case 0x55F:
+    case 0x5F4:
+    case 0x2018:
+    case 0x2019:
+    case 0x2024:
+    case 0x2027:
+    case 0xFE13:
+    case 0xFE52:
+    case 0xFE55:
+    case 0xFF07:
+    case 0xFF0E:
+    case 0xFF1A:
+      return true;
+    default:
+      break;
   }
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_ME:
     case UTF8PROC_CATEGORY_CF:
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_SK: return true;
-    default: return false;
+    case UTF8PROC_CATEGORY_SK:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -166,7 +188,8 @@ std::string fold_case(std::string_view s) {
     const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), folded, 8,
                                            UTF8PROC_CASEFOLD, &boundary);
     if (n < 1 || n > 8) append_utf8(out, c);
-    for (utf8proc_ssize_t k = 0; k < n && n <= 8; ++k) append_utf8(out, static_cast<char32_t>(folded[k]));
+    for (utf8proc_ssize_t k = 0; k < n && n <= 8; ++k)
+      append_utf8(out, static_cast<char32_t>(folded[k]));
   }
   return out;
 }

@@ -67,21 +67,21 @@ bool inside(const Span (&spans)[N], char32_t c) {
                      [&](const Span& s) { return c >= s.first && c <= s.last; });
 }
 
-constexpr Span kOtherUpper[] = {{0x2160, 0x216F}, {0x24B6, 0x24CF}, {0x1F130, 0x1F149},
-                                {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
+constexpr Span kOtherUpper[] = {
+    {0x2160, 0x216F}, {0x24B6, 0x24CF}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
 constexpr Span kOtherLower[] = {
-    {0xAA, 0xAA}, {0xBA, 0xBA}, {0x2B0, 0x2B8}, {0x2C0, 0x2C1}, {0x2E0, 0x2E4}, {0x345, 0x345},
-    {0x37A, 0x37A}, {0x1D2C, 0x1D6A}, {0x1D78, 0x1D78}, {0x1D9B, 0x1DBF}, {0x2071, 0x2071},
-    {0x207F, 0x207F}, {0x2090, 0x209C}, {0x2170, 0x217F}, {0x24D0, 0x24E9}, {0x2C7C, 0x2C7D},
-    {0xA69C, 0xA69D}, {0xA770, 0xA770}, {0xA7F8, 0xA7F9}, {0xAB5C, 0xAB5F}, {0x10780, 0x10780},
-    {0x10783, 0x10785}, {0x10787, 0x107B0}, {0x107B2, 0x107BA}};
+    {0xAA, 0xAA},       {0xBA, 0xBA},       {0x2B0, 0x2B8},     {0x2C0, 0x2C1},    {0x2E0, 0x2E4},
+    {0x345, 0x345},     {0x37A, 0x37A},     {0x1D2C, 0x1D6A},   {0x1D78, 0x1D78},  {0x1D9B, 0x1DBF},
+    {0x2071, 0x2071},   {0x207F, 0x207F},   {0x2090, 0x209C},   {0x2170, 0x217F},  {0x24D0, 0x24E9},
+    {0x2C7C, 0x2C7D},   {0xA69C, 0xA69D},   {0xA770, 0xA770},   {0xA7F8, 0xA7F9},  {0xAB5C, 0xAB5F},
+    {0x10780, 0x10780}, {0x10783, 0x10785}, {0x10787, 0x107B0}, {0x107B2, 0x107BA}};
 // Digits that are no decimals: superscripts, circled and the like.
 constexpr Span kOtherDigit[] = {
-    {0xB2, 0xB3}, {0xB9, 0xB9}, {0x1369, 0x1371}, {0x19DA, 0x19DA}, {0x2070, 0x2070},
-    {0x2074, 0x2079}, {0x2080, 0x2089}, {0x2460, 0x2468}, {0x2474, 0x247C}, {0x2488, 0x2490},
-    {0x24EA, 0x24EA}, {0x24F5, 0x24FD}, {0x24FF, 0x24FF}, {0x2776, 0x277E}, {0x2780, 0x2788},
-    {0x278A, 0x2792}, {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A},
-    {0x1F100, 0x1F10A}};
+    {0xB2, 0xB3},       {0xB9, 0xB9},       {0x1369, 0x1371},   {0x19DA, 0x19DA},
+    {0x2070, 0x2070},   {0x2074, 0x2079},   {0x2080, 0x2089},   {0x2460, 0x2468},
+    {0x2474, 0x247C},   {0x2488, 0x2490},   {0x24EA, 0x24EA},   {0x24F5, 0x24FD},
+    {0x24FF, 0x24FF},   {0x2776, 0x277E},   {0x2780, 0x2788},   {0x278A, 0x2792},
+    {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A}};
 
 }  // namespace
 
@@ -101,8 +101,10 @@ bool is_printable(char32_t c) {
     case UTF8PROC_CATEGORY_CN:
     case UTF8PROC_CATEGORY_ZL:
     case UTF8PROC_CATEGORY_ZP:
-    case UTF8PROC_CATEGORY_ZS: return false;
-    default: return true;
+    case UTF8PROC_CATEGORY_ZS:
+      return false;
+    default:
+      return true;
   }
 }
 
@@ -114,7 +116,9 @@ bool is_alpha(char32_t c) {
 bool is_decimal(char32_t c) {
   return c < 0x80 ? c >= '0' && c <= '9' : category(c) == UTF8PROC_CATEGORY_ND;
 }
-bool is_digit(char32_t c) { return is_decimal(c) || inside(kOtherDigit, c); }
+bool is_digit(char32_t c) {
+  return is_decimal(c) || inside(kOtherDigit, c);
+}
 bool is_numeric(char32_t c) {
   const auto k = category(c);
   return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
@@ -127,8 +131,12 @@ bool is_lower(char32_t c) {
   if (c < 0x80) return c >= 'a' && c <= 'z';
   return category(c) == UTF8PROC_CATEGORY_LL || inside(kOtherLower, c);
 }
-bool is_title(char32_t c) { return c >= 0x80 && category(c) == UTF8PROC_CATEGORY_LT; }
-bool is_word(char32_t c) { return c == '_' || is_alpha(c) || is_numeric(c); }
+bool is_title(char32_t c) {
+  return c >= 0x80 && category(c) == UTF8PROC_CATEGORY_LT;
+}
+bool is_word(char32_t c) {
+  return c == '_' || is_alpha(c) || is_numeric(c);
+}
 
 bool is_identifier(std::string_view s) {
   for (std::size_t at = 0; at < s.size();) {
@@ -290,8 +298,8 @@ std::vector<std::string_view> split_lines(std::string_view s, bool keep_ends) {
     const char32_t c = decode_at(s, at, &n);
     const std::size_t here = at;
     at += static_cast<std::size_t>(n);
-    const bool end = (c >= 10 && c <= 13) || (c >= 0x1C && c <= 0x1E) || c == 0x85 ||
-                     c == 0x2028 || c == 0x2029;
+    const bool end =
+        (c >= 10 && c <= 13) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
     if (!end) continue;
     if (c == '\r' && at < s.size() && s[at] == '\n') ++at;
     out.push_back(s.substr(start, (keep_ends ? at : here) - start));

@@ -30,8 +30,8 @@ bool is_identifier(std::string_view s);
 
 std::string to_upper(std::string_view s);
 std::string to_lower(std::string_view s);
-std::string to_title(std::string_view s);       // str.title
-std::string to_capital(std::string_view s);     // str.capitalize
+std::string to_title(std::string_view s);    // str.title
+std::string to_capital(std::string_view s);  // str.capitalize
 std::string swap_case(std::string_view s);
 std::string fold_case(std::string_view s);
 

@@ -68,12 +68,24 @@ void add_repr(Run& run, TextBuilder& out, const Value& v) {
   const Run::Deeper deeper(run);
   switch (v.kind) {
     case Kind::absent:
-    case Kind::undefined: out.add("Undefined"); return;
-    case Kind::none: out.add("None"); return;
-    case Kind::boolean: out.add(v.b ? "True" : "False"); return;
-    case Kind::integer: out.add(std::to_string(v.i)); return;
-    case Kind::big: out.add(text_of(v)); return;
-    case Kind::real: out.add(real_text(v.d)); return;
+    case Kind::undefined:
+      out.add("Undefined");
+      return;
+    case Kind::none:
+      out.add("None");
+      return;
+    case Kind::boolean:
+      out.add(v.b ? "True" : "False");
+      return;
+    case Kind::integer:
+      out.add(std::to_string(v.i));
+      return;
+    case Kind::big:
+      out.add(text_of(v));
+      return;
+    case Kind::real:
+      out.add(real_text(v.d));
+      return;
     case Kind::string:
       if (is_markup(v)) out.add("Markup(");
       add_quoted(out, text_of(v));
@@ -89,7 +101,9 @@ void add_repr(Run& run, TextBuilder& out, const Value& v) {
       add_items(run, out, seq_of(v).items);
       out.add(seq_of(v).items.size() == 1 ? ",)" : ")");
       return;
-    case Kind::dict: add_dict(run, out, dict_of(v)); return;
+    case Kind::dict:
+      add_dict(run, out, dict_of(v));
+      return;
     case Kind::range: {
       const Range& r = range_of(v);
       out.add("range(" + std::to_string(r.start) + ", " + std::to_string(r.stop));
@@ -120,7 +134,9 @@ void add_repr(Run& run, TextBuilder& out, const Value& v) {
       out.add("<LoopContext " + std::to_string(loop_of(v).index + 1) + "/" +
               std::to_string(loop_of(v).length(run)) + ">");
       return;
-    default: out.add(std::string("<") + type_name(v) + " object>"); return;
+    default:
+      out.add(std::string("<") + type_name(v) + " object>");
+      return;
   }
 }
 
@@ -132,7 +148,8 @@ std::string real_text(double d) {
   if (d == 0) return std::signbit(d) ? "-0.0" : "0.0";
   // The shortest digits that read back as the same number, then Python's choice of notation.
   char buffer[32];
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, d, std::chars_format::scientific).ptr;
+  const auto end =
+      std::to_chars(buffer, buffer + sizeof buffer, d, std::chars_format::scientific).ptr;
   const std::string s(buffer, end);
   const auto e = s.find('e');
   const int exponent = std::atoi(s.c_str() + e + 1);
@@ -164,12 +181,23 @@ std::string escape_html(Run& run, std::string_view s) {
   TextBuilder out(run);
   for (const char c : s) {
     switch (c) {
-      case '&': out.add("&amp;"); break;
-      case '<': out.add("&lt;"); break;
-      case '>': out.add("&gt;"); break;
-      case '"': out.add("&#34;"); break;
-      case '\'': out.add("&#39;"); break;
-      default: out.add(c);
+      case '&':
+        out.add("&amp;");
+        break;
+      case '<':
+        out.add("&lt;");
+        break;
+      case '>':
+        out.add("&gt;");
+        break;
+      case '"':
+        out.add("&#34;");
+        break;
+      case '\'':
+        out.add("&#39;");
+        break;
+      default:
+        out.add(c);
     }
   }
   return out.take();

@@ -67,7 +67,8 @@ std::string Run::render(const Json& input) {
 }
 
 void Run::fail(const std::string& what) const {
-  throw Error(ErrorCode::invalid_argument, program.name + ": line " + std::to_string(line) + ": " + what);
+  const std::string where = line > 0 ? ": line " + std::to_string(line) + ": " : ": ";
+  throw Error(ErrorCode::invalid_argument, program.name + where + what);
 }
 
 void Run::use_of_undefined(const Value& v) const {
@@ -79,7 +80,8 @@ void Run::too_long() const {
   fail("the template takes more than " + std::to_string(how.limits.steps) + " steps");
 }
 void Run::too_big() const {
-  fail("the template needs more than " + std::to_string(how.limits.memory_bytes) + " bytes of memory");
+  fail("the template needs more than " + std::to_string(how.limits.memory_bytes) +
+       " bytes of memory");
 }
 void Run::too_deep() const {
   fail("recursion deeper than " + std::to_string(how.limits.depth) + " evaluations");
@@ -126,11 +128,14 @@ void Run::assign(int name, Value value) {
 
 void Run::assign(const Target& target, const Value& value) {
   switch (target.is) {
-    case Target::Is::name: assign(target.name, value); return;
+    case Target::Is::name:
+      assign(target.name, value);
+      return;
     case Target::Is::attribute: {
       const Value object = lookup(target.name);
       if (!object.is(Kind::name_space)) {
-        fail("cannot assign an attribute of '" + program.symbols[static_cast<std::size_t>(target.name)] +
+        fail("cannot assign an attribute of '" +
+             program.symbols[static_cast<std::size_t>(target.name)] +
              "': expected a namespace, found " + type_name(object));
       }
       auto& attributes = namespace_of(object).attributes;
@@ -269,7 +274,8 @@ Value Run::from_json(const Json& j, int depth) {
   if (j.is_bool()) return Value::boolean(j.as_bool());
   if (j.is_integer()) {
     const std::string digits = j.dump();
-    if (digits[0] != '-' && j.as_uint() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+    if (digits[0] != '-' &&
+        j.as_uint() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
       return big_literal(digits);
     }
     return Value::integer(j.as_int());

@@ -32,9 +32,9 @@ struct CallArgs {
 // Arguments after they were matched with a builtin's parameters.
 struct Args {
   Value self;
-  std::array<Value, 6> at;   // absent where not given
-  std::vector<Value> rest;   // more positional ones, if the builtin takes them
-  NamedValues named;         // more keywords, if it takes them
+  std::array<Value, 6> at;  // absent where not given
+  std::vector<Value> rest;  // more positional ones, if the builtin takes them
+  NamedValues named;        // more keywords, if it takes them
   bool has(std::size_t k) const { return !at[k].is_absent(); }
 };
 
@@ -52,7 +52,9 @@ struct Macro : Object {
   const Procedure* procedure = nullptr;
   ScopePtr closure;
 };
-inline Macro& macro_of(const Value& v) { return static_cast<Macro&>(*v.ref); }
+inline Macro& macro_of(const Value& v) {
+  return static_cast<Macro&>(*v.ref);
+}
 
 struct Loop;
 Loop& loop_of(const Value& v);
@@ -104,9 +106,9 @@ class Run {
   Value lookup(int name);
   void assign(int name, Value value);
   void assign(const Target& target, const Value& value);
-  ScopePtr enter();               // a scope inside the current one becomes current
+  ScopePtr enter();  // a scope inside the current one becomes current
   ScopePtr outermost() const { return outermost_; }
-  void keep(const ScopePtr& s);   // a macro holds it: the run takes the cycle apart at its end
+  void keep(const ScopePtr& s);  // a macro holds it: the run takes the cycle apart at its end
   ScopePtr scope;
   Value filter_input;  // the text of the filter block whose filters are being applied
 
@@ -173,8 +175,8 @@ class Run {
   int depth_ = 0;
   std::string output_;
   std::vector<std::string*> open_ = {&output_};  // where output goes: the last one
-  std::vector<Value> outer_names_;  // set at the top level, by symbol
-  std::vector<Value> given_;        // input and globals, by symbol
+  std::vector<Value> outer_names_;               // set at the top level, by symbol
+  std::vector<Value> given_;                     // input and globals, by symbol
   ScopePtr outermost_;
   std::vector<ScopePtr> kept_;
   std::vector<std::shared_ptr<Namespace>> namespaces_;
@@ -184,8 +186,12 @@ class Run {
 class TextBuilder {
  public:
   explicit TextBuilder(Run& run) : run_(run) {}
+  ~TextBuilder() { run_.meter.live -= text_.size(); }
+  TextBuilder(const TextBuilder&) = delete;
+  TextBuilder& operator=(const TextBuilder&) = delete;
+
   void add(std::string_view s) {
-    run_.room(text_.size() + s.size());
+    pay(s.size());
     text_ += s;
   }
   void add(char c) { add(std::string_view(&c, 1)); }
@@ -193,13 +199,28 @@ class TextBuilder {
     if (times <= 0 || unit.empty()) return;
     const auto most = run_.how.limits.memory_bytes / unit.size();
     if (static_cast<std::uint64_t>(times) > most) run_.room(run_.how.limits.memory_bytes + 1);
-    run_.room(text_.size() + unit.size() * static_cast<std::size_t>(times));
-    for (std::int64_t k = 0; k < times; ++k) text_ += unit;
+    const auto n = static_cast<std::size_t>(times);
+    pay(unit.size() * n);
+    if (unit.size() == 1) {
+      text_.append(n, unit[0]);
+    } else {
+      text_.reserve(text_.size() + unit.size() * n);
+      for (std::size_t k = 0; k < n; ++k) text_ += unit;
+    }
   }
-  std::string take() { return std::move(text_); }
+  std::string take() {
+    run_.meter.live -= text_.size();
+    return std::exchange(text_, {});
+  }
   std::size_t size() const { return text_.size(); }
 
  private:
+  // Nested evaluation may hold many unfinished texts, so they count before they are values.
+  void pay(std::size_t bytes) {
+    run_.room(bytes);
+    run_.meter.live += bytes;
+  }
+
   Run& run_;
   std::string text_;
 };
@@ -215,7 +236,8 @@ bool compare(Run& run, Cmp op, const Value& a, const Value& b);
 // Attributes and items (attributes.cpp).
 Value attribute(Run& run, const Value& object, const Value& name);  // object.name
 Value item(Run& run, const Value& object, const Value& key);        // object[key]
-Value slice(Run& run, const Value& object, const Value& start, const Value& stop, const Value& step);
+Value slice(Run& run, const Value& object, const Value& start, const Value& stop,
+            const Value& step);
 const Builtin* find_method(const Value& object, std::string_view name);
 Value loop_attribute(Run& run, const Value& loop, std::string_view name);
 Value call_loop(Run& run, const Value& loop, CallArgs args);

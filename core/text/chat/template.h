@@ -1,8 +1,8 @@
 // template.h: chat templates, the Jinja that real checkpoints use.
 //
 // The environment is the one that checkpoints are written for: trim_blocks, lstrip_blocks, no
-// automatic escaping, one newline at the end of the source dropped, loop controls, {% generation %},
-// a tojson that does not escape HTML, raise_exception, strftime_now, and lists and dicts that a
+// automatic escaping, one newline at the end of the source dropped, loop controls, {% generation
+// %}, a tojson that does not escape HTML, raise_exception, strftime_now, and lists and dicts that a
 // template cannot change. Integers have 64 bits; a literal beyond that can be printed, not computed
 // with. A template is hostile input: time, memory, output and nesting are limited.
 #pragma once
@@ -22,7 +22,7 @@ namespace nibble {
 struct RenderLimits {
   std::size_t output_bytes = 64u << 20;   // of the finished text
   std::size_t memory_bytes = 256u << 20;  // of all values alive at one time
-  std::size_t steps = 50'000'000;         // evaluated nodes, and work in units of about 64 bytes
+  std::size_t steps = 20'000'000;         // evaluated nodes, and work in units of about 64 bytes
   int depth = 1600;                       // nested evaluations; about half a kilobyte of stack each
 };
 

@@ -38,13 +38,15 @@ int compare_keys(const Value& a, const Value& b) {
   const int ra = key_rank(a), rb = key_rank(b);
   if (ra != rb) return ra < rb ? -1 : 1;
   switch (ra) {
-    case 0: return 0;
+    case 0:
+      return 0;
     case 1: {
       const bool na = a.is(Kind::real) && std::isnan(a.d), nb = b.is(Kind::real) && std::isnan(b.d);
       if (na || nb) return na == nb ? 0 : (na ? -1 : 1);
       return compare_numbers(a, b);
     }
-    case 2: return text_of(a).compare(text_of(b));
+    case 2:
+      return text_of(a).compare(text_of(b));
     case 3: {
       const auto &x = seq_of(a).items, &y = seq_of(b).items;
       for (std::size_t i = 0; i < x.size() && i < y.size(); ++i) {
@@ -60,7 +62,9 @@ int compare_keys(const Value& a, const Value& b) {
 
 }  // namespace
 
-bool KeyLess::operator()(const Value& a, const Value& b) const { return compare_keys(a, b) < 0; }
+bool KeyLess::operator()(const Value& a, const Value& b) const {
+  return compare_keys(a, b) < 0;
+}
 
 const Value* Dict::find(const Value& key) const {
   if (!index.empty()) {
@@ -114,30 +118,49 @@ int compare_numbers(const Value& a, const Value& b) {
 const char* type_name(const Value& v) {
   switch (v.kind) {
     case Kind::absent:
-    case Kind::undefined: return "Undefined";
-    case Kind::none: return "NoneType";
-    case Kind::boolean: return "bool";
+    case Kind::undefined:
+      return "Undefined";
+    case Kind::none:
+      return "NoneType";
+    case Kind::boolean:
+      return "bool";
     case Kind::integer:
-    case Kind::big: return "int";
-    case Kind::real: return "float";
-    case Kind::string: return str_of(v).markup ? "Markup" : "str";
-    case Kind::list: return "list";
-    case Kind::tuple: return seq_of(v).group ? "_GroupTuple" : "tuple";
-    case Kind::dict: return "dict";
-    case Kind::range: return "range";
+    case Kind::big:
+      return "int";
+    case Kind::real:
+      return "float";
+    case Kind::string:
+      return str_of(v).markup ? "Markup" : "str";
+    case Kind::list:
+      return "list";
+    case Kind::tuple:
+      return seq_of(v).group ? "_GroupTuple" : "tuple";
+    case Kind::dict:
+      return "dict";
+    case Kind::range:
+      return "range";
     case Kind::view:
       return view_of(v).what == ViewOf::keys     ? "dict_keys"
              : view_of(v).what == ViewOf::values ? "dict_values"
                                                  : "dict_items";
-    case Kind::iterator: return "generator";
-    case Kind::name_space: return "Namespace";
-    case Kind::macro: return "Macro";
-    case Kind::function: return "function";
-    case Kind::method: return "builtin_function_or_method";
-    case Kind::loop: return "LoopContext";
-    case Kind::cycler: return "Cycler";
-    case Kind::joiner: return "Joiner";
-    case Kind::self: return "TemplateReference";
+    case Kind::iterator:
+      return "generator";
+    case Kind::name_space:
+      return "Namespace";
+    case Kind::macro:
+      return "Macro";
+    case Kind::function:
+      return "function";
+    case Kind::method:
+      return "builtin_function_or_method";
+    case Kind::loop:
+      return "LoopContext";
+    case Kind::cycler:
+      return "Cycler";
+    case Kind::joiner:
+      return "Joiner";
+    case Kind::self:
+      return "TemplateReference";
   }
   return "object";
 }
@@ -146,29 +169,45 @@ bool truthy(const Value& v) {
   switch (v.kind) {
     case Kind::absent:
     case Kind::undefined:
-    case Kind::none: return false;
-    case Kind::boolean: return v.b;
-    case Kind::integer: return v.i != 0;
-    case Kind::real: return v.d != 0;
-    case Kind::string: return !text_of(v).empty();
+    case Kind::none:
+      return false;
+    case Kind::boolean:
+      return v.b;
+    case Kind::integer:
+      return v.i != 0;
+    case Kind::real:
+      return v.d != 0;
+    case Kind::string:
+      return !text_of(v).empty();
     case Kind::list:
-    case Kind::tuple: return !seq_of(v).items.empty();
-    case Kind::dict: return !dict_of(v).items.empty();
-    case Kind::view: return !view_of(v).dict->items.empty();
-    case Kind::range: return range_of(v).size != 0;
-    default: return true;
+    case Kind::tuple:
+      return !seq_of(v).items.empty();
+    case Kind::dict:
+      return !dict_of(v).items.empty();
+    case Kind::view:
+      return !view_of(v).dict->items.empty();
+    case Kind::range:
+      return range_of(v).size != 0;
+    default:
+      return true;
   }
 }
 
 bool same_object(const Value& a, const Value& b) {
   if (a.kind != b.kind) return false;
   switch (a.kind) {
-    case Kind::none: return true;
-    case Kind::boolean: return a.b == b.b;
-    case Kind::integer: return a.i == b.i;  // small integers are one object in Python
-    case Kind::real: return a.d == b.d;
-    case Kind::string: return a.ref == b.ref || text_of(a) == text_of(b);
-    default: return a.ref == b.ref && a.ref != nullptr;
+    case Kind::none:
+      return true;
+    case Kind::boolean:
+      return a.b == b.b;
+    case Kind::integer:
+      return a.i == b.i;  // small integers are one object in Python
+    case Kind::real:
+      return a.d == b.d;
+    case Kind::string:
+      return a.ref == b.ref || text_of(a) == text_of(b);
+    default:
+      return a.ref == b.ref && a.ref != nullptr;
   }
 }
 
@@ -179,7 +218,9 @@ bool hashable(const Value& v) {
   return std::all_of(items.begin(), items.end(), [](const Value& x) { return hashable(x); });
 }
 
-int depth_of(const Value& v) { return v.ref && !v.is(Kind::name_space) ? v.ref->depth : 0; }
+int depth_of(const Value& v) {
+  return v.ref && !v.is(Kind::name_space) ? v.ref->depth : 0;
+}
 
 Value literal(std::string text) {
   auto s = std::make_shared<Str>();

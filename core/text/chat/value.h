@@ -1,7 +1,8 @@
 // value.h: the values a template computes with. They behave as Python's where it shows.
 //
 // Strings, lists, tuples and dicts never change once they are made (the sandbox forbids it), so
-// values share them. Only a namespace changes; the rendering owns all of them and takes cycles apart.
+// values share them. Only a namespace changes; the rendering owns all of them and takes cycles
+// apart.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,27 @@ namespace nibble::chat {
 
 enum class Kind : std::uint8_t {
   absent,  // an argument that was not given; never seen by a template
-  undefined, none, boolean, integer, big, real, string, list, tuple, dict, range, view, iterator,
-  name_space, macro, function, method, loop, cycler, joiner, self,
+  undefined,
+  none,
+  boolean,
+  integer,
+  big,
+  real,
+  string,
+  list,
+  tuple,
+  dict,
+  range,
+  view,
+  iterator,
+  name_space,
+  macro,
+  function,
+  method,
+  loop,
+  cycler,
+  joiner,
+  self,
 };
 
 // What a rendering has used. Objects report to it when they are made and when they go.
@@ -98,7 +118,7 @@ struct KeyLess {
 };
 
 struct Dict : Object {
-  std::vector<std::pair<Value, Value>> items;  // in order of insertion
+  std::vector<std::pair<Value, Value>> items;   // in order of insertion
   std::map<Value, std::size_t, KeyLess> index;  // only once there are more than a few
 
   const Value* find(const Value& key) const;
@@ -112,7 +132,8 @@ struct Range : Object {
   // Wraps on the way, as the product may not fit where the sum does.
   std::int64_t at(std::int64_t i) const {
     return static_cast<std::int64_t>(static_cast<std::uint64_t>(start) +
-                                     static_cast<std::uint64_t>(i) * static_cast<std::uint64_t>(step));
+                                     static_cast<std::uint64_t>(i) *
+                                         static_cast<std::uint64_t>(step));
   }
 };
 
@@ -152,21 +173,49 @@ struct Method : Object {
   Value self;
 };
 
-inline Str& str_of(const Value& v) { return static_cast<Str&>(*v.ref); }
-inline const std::string& text_of(const Value& v) { return str_of(v).text; }
-inline bool is_markup(const Value& v) { return v.is_string() && str_of(v).markup; }
-inline Seq& seq_of(const Value& v) { return static_cast<Seq&>(*v.ref); }
-inline Dict& dict_of(const Value& v) { return static_cast<Dict&>(*v.ref); }
-inline Range& range_of(const Value& v) { return static_cast<Range&>(*v.ref); }
-inline View& view_of(const Value& v) { return static_cast<View&>(*v.ref); }
-inline Iterator& iterator_of(const Value& v) { return static_cast<Iterator&>(*v.ref); }
-inline Namespace& namespace_of(const Value& v) { return static_cast<Namespace&>(*v.ref); }
-inline Cycler& cycler_of(const Value& v) { return static_cast<Cycler&>(*v.ref); }
-inline Joiner& joiner_of(const Value& v) { return static_cast<Joiner&>(*v.ref); }
-inline Method& method_of(const Value& v) { return static_cast<Method&>(*v.ref); }
+inline Str& str_of(const Value& v) {
+  return static_cast<Str&>(*v.ref);
+}
+inline const std::string& text_of(const Value& v) {
+  return str_of(v).text;
+}
+inline bool is_markup(const Value& v) {
+  return v.is_string() && str_of(v).markup;
+}
+inline Seq& seq_of(const Value& v) {
+  return static_cast<Seq&>(*v.ref);
+}
+inline Dict& dict_of(const Value& v) {
+  return static_cast<Dict&>(*v.ref);
+}
+inline Range& range_of(const Value& v) {
+  return static_cast<Range&>(*v.ref);
+}
+inline View& view_of(const Value& v) {
+  return static_cast<View&>(*v.ref);
+}
+inline Iterator& iterator_of(const Value& v) {
+  return static_cast<Iterator&>(*v.ref);
+}
+inline Namespace& namespace_of(const Value& v) {
+  return static_cast<Namespace&>(*v.ref);
+}
+inline Cycler& cycler_of(const Value& v) {
+  return static_cast<Cycler&>(*v.ref);
+}
+inline Joiner& joiner_of(const Value& v) {
+  return static_cast<Joiner&>(*v.ref);
+}
+inline Method& method_of(const Value& v) {
+  return static_cast<Method&>(*v.ref);
+}
 
-inline bool is_seq(const Value& v) { return v.is(Kind::list) || v.is(Kind::tuple); }
-inline bool is_mapping(const Value& v) { return v.is(Kind::dict); }
+inline bool is_seq(const Value& v) {
+  return v.is(Kind::list) || v.is(Kind::tuple);
+}
+inline bool is_mapping(const Value& v) {
+  return v.is(Kind::dict);
+}
 
 const char* type_name(const Value& v);  // Python's: "str", "NoneType", ...
 bool truthy(const Value& v);
