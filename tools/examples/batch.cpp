@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
     for (const std::string& country : countries) {
       const auto prompt = model.tokenizer().encode("The capital of " + country + " is");
       sessions.push_back(model.new_session());
-      streams.push_back(sessions.back().generate(prompt, {.max_new_tokens = 24, .stop = {"\n"}}));
+      streams.push_back(sessions.back().generate(prompt, {.max_new_tokens = 16}));
     }
 
     std::vector<std::string> answers(countries.size());
@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
     }
 
     for (std::size_t i = 0; i < countries.size(); ++i) {
-      std::cout << "The capital of " << countries[i] << " is" << answers[i] << '\n';
+      std::cout << i << ": The capital of " << countries[i] << " is" << answers[i] << '\n';
     }
     const nibble::StepStats stats = model.stats();
     std::cout << stats.decode_tokens << " tokens decoded in " << stats.steps << " steps\n";
