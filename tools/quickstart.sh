@@ -16,9 +16,18 @@ cuda=OFF
 if have nvidia-smi && nvidia-smi -L >/dev/null 2>&1; then cuda=AUTO; fi
 build="$root/build/quickstart"
 fresh_if_generator_changed "$build"
+# The first text should come soon: the kernels of this processor alone, the rest lightly optimised.
+isas=portable
+if grep -qw avx512f /proc/cpuinfo 2>/dev/null && grep -qw avx512vl /proc/cpuinfo; then
+  isas=avx512
+elif grep -qw avx2 /proc/cpuinfo 2>/dev/null; then
+  isas=avx2
+elif [ "$(uname -m)" = aarch64 ]; then
+  isas=neon
+fi
 say "Configuring $build (Release, $(generator), CUDA $cuda)"
 cmake -S "$root" -B "$build" -G "$(generator)" -DCMAKE_BUILD_TYPE=Release \
-  -DNIBBLE_TESTS=OFF -DNIBBLE_TOOLS=ON -DNIBBLE_CUDA=$cuda >"$root/build/quickstart.log" \
+  -DNIBBLE_TESTS=OFF -DNIBBLE_TOOLS=ON -DNIBBLE_CPU_ISAS=$isas -DNIBBLE_OPTIMIZE=-O1 -DNIBBLE_CUDA=$cuda >"$root/build/quickstart.log" \
   || { cat "$root/build/quickstart.log"; die "configuring failed"; }
 
 say "Building the nibble command on $(jobs) cores"

@@ -1,6 +1,8 @@
 // impl.h: what stands behind the opaque types of the public API.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,7 +31,7 @@ struct Model::Impl {
 };
 
 struct Mark::Impl {
-  const void* session = nullptr;
+  std::uint64_t session = 0;
   std::uint64_t serial = 0;
   EngineLoop::Place place;
 };
@@ -37,11 +39,17 @@ struct Mark::Impl {
 struct Session::Impl {
   std::shared_ptr<Model::Impl> model;
   std::shared_ptr<Sequence> sequence;
+  const std::uint64_t id = next_id();  // an address may be used again
   std::uint64_t next_serial = 0;
   std::vector<std::pair<std::uint64_t, std::int64_t>> marks;  // (serial, tokens) that are still ahead of no rewind
 
   explicit Impl(std::shared_ptr<Model::Impl> m) : model(std::move(m)), sequence(model->engine->open()) {}
   ~Impl() { model->engine->close(*sequence); }
+
+  static std::uint64_t next_id() {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+  }
 };
 
 struct TokenStream::Impl {

@@ -79,7 +79,7 @@ std::vector<double> Session::score(std::span<const std::int32_t> tokens) {
 
 Mark Session::mark() const {
   auto mark = std::make_shared<Mark::Impl>();
-  mark->session = impl_.get();
+  mark->session = impl_->id;
   mark->place = impl_->model->engine->mark(*impl_->sequence);
   mark->serial = impl_->next_serial++;
   impl_->marks.emplace_back(mark->serial, mark->place.tokens);
@@ -89,7 +89,7 @@ Mark Session::mark() const {
 void Session::rewind(const Mark& to) {
   const Mark::Impl& mark = to.impl();
   const auto known = [&](const auto& m) { return m.first == mark.serial; };
-  if (mark.session != impl_.get()) {
+  if (mark.session != impl_->id) {
     throw Error(ErrorCode::invalid_argument, "[session] rewind: the mark belongs to another session");
   }
   if (std::none_of(impl_->marks.begin(), impl_->marks.end(), known)) {

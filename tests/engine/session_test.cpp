@@ -1,4 +1,6 @@
 // Stops, drops, marks: the state is always that of a run which ended exactly there.
+#include <optional>
+
 #include "tests/engine/support.h"
 
 namespace nibble::test {
@@ -105,6 +107,19 @@ TEST(Session, RewindGoesBackToTheBit) {
   fresh.clear();
   read_all(fresh.generate(long_prompt(100), tokens(5)));
   expect_same_future(session, fresh, "rewound again");
+}
+
+TEST(Session, AMarkOutlivesItsSessionAndFitsNoOther) {
+  Model model = load(options(1));
+  std::optional<Mark> mark;
+  for (int i = 0; i < 3; ++i) {  // sessions at the same address
+    Session session = model.new_session();
+    read_all(session.generate(capital(), tokens(2)));
+    if (mark) {
+      EXPECT_NE(message_of([&] { session.rewind(*mark); }).find("another session"), std::string::npos);
+    }
+    mark = session.mark();
+  }
 }
 
 TEST(Engine, StepsForEveryAnswerAndStaysOneTokenAhead) {
