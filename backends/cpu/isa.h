@@ -34,19 +34,29 @@ Isa isa_from_name(const std::string& name);
   declaration                           \
   }
 
-// NIBBLE_PICK_ISA(isa, table()) returns that of `isa`; for files that are compiled once.
-#if defined(NIBBLE_HAS_avx2)
-#define NIBBLE_PICK_ISA(isa, call) \
-  switch (isa) {                   \
-    case Isa::avx512:              \
-      return avx512::call;         \
-    case Isa::avx2:                \
-      return avx2::call;           \
-    default:                       \
-      return portable::call;       \
-  }
-#elif defined(NIBBLE_HAS_neon)
-#define NIBBLE_PICK_ISA(isa, call) return isa == Isa::neon ? neon::call : portable::call
+// NIBBLE_PICK_ISA(isa, table()) returns that of `isa`, among those that were compiled in; for files that
+// are compiled once.
+#if defined(NIBBLE_HAS_avx512)
+#define NIBBLE_PICK_AVX512(isa, call) \
+  if (isa == Isa::avx512) return avx512::call;
 #else
-#define NIBBLE_PICK_ISA(isa, call) return static_cast<void>(isa), portable::call
+#define NIBBLE_PICK_AVX512(isa, call)
 #endif
+#if defined(NIBBLE_HAS_avx2)
+#define NIBBLE_PICK_AVX2(isa, call) \
+  if (isa == Isa::avx2) return avx2::call;
+#else
+#define NIBBLE_PICK_AVX2(isa, call)
+#endif
+#if defined(NIBBLE_HAS_neon)
+#define NIBBLE_PICK_NEON(isa, call) \
+  if (isa == Isa::neon) return neon::call;
+#else
+#define NIBBLE_PICK_NEON(isa, call)
+#endif
+#define NIBBLE_PICK_ISA(isa, call) \
+  static_cast<void>(isa);          \
+  NIBBLE_PICK_AVX512(isa, call)    \
+  NIBBLE_PICK_AVX2(isa, call)      \
+  NIBBLE_PICK_NEON(isa, call)      \
+  return portable::call
