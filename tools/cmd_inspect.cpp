@@ -25,11 +25,6 @@ Examples:
   nibble inspect models/qwen --memory --kv-tokens 131072 --max-sequences 4
   nibble inspect models/qwen --tensors --json)";
 
-std::uint64_t total_bytes(const ModelInfo& info) {
-  return info.weight_bytes + info.constant_bytes + info.kv_bytes + info.delta_bytes +
-         info.scratch_bytes + info.count_bytes;
-}
-
 std::string summary(const ModelInfo& info) {
   return fmt::format(
       "architecture  {}\n"
@@ -72,7 +67,7 @@ std::string memory_table(const ModelInfo& info) {
   add("delta and conv state", info.delta_bytes);
   add("token counts (penalty)", info.count_bytes);
   add("scratch (largest program)", info.scratch_bytes);
-  add("all", total_bytes(info));
+  add("all", info.total_bytes());
   std::string out = table.aligned();
   if (info.programs.empty()) return out;
   Table programs({{"program"}, {"ops", true}, {"scratch", true}});
@@ -93,52 +88,21 @@ std::string tensor_table(const std::vector<TensorRow>& tensors) {
   return table.aligned();
 }
 
-Json to_json(const ModelInfo& info, const std::vector<TensorRow>* tensors) {
-  Json::Array formats, programs, notes(info.notes.begin(), info.notes.end());
-  for (const auto& row : info.formats) {
-    formats.push_back(Json::Object{{"format", row.format},
-                                   {"tensors", row.tensors},
-                                   {"parameters", row.parameters},
-                                   {"bytes", row.bytes}});
+// What nibble_model_info() gives, and the matrices when asked for.
+Json as_json(const ModelInfo& info, const std::vector<TensorRow>* tensors) {
+  Json out = Json::parse(info.json(), "model info");
+  if (tensors == nullptr) return out;
+  Json::Array rows;
+  for (const TensorRow& t : *tensors) {
+    rows.push_back(Json::Object{{"name", t.name},
+                                {"format", t.format},
+                                {"rows", t.rows},
+                                {"columns", t.cols},
+                                {"bytes", t.bytes},
+                                {"activations", t.activations}});
   }
-  for (const auto& row : info.programs) {
-    programs.push_back(
-        Json::Object{{"name", row.name}, {"ops", row.ops}, {"scratch_bytes", row.scratch_bytes}});
-  }
-  Json::Object out{{"architecture", info.architecture},
-                   {"layers", info.layers},
-                   {"hidden", info.hidden},
-                   {"vocab", info.vocab},
-                   {"max_positions", info.max_positions},
-                   {"backend", info.backend},
-                   {"device", info.device},
-                   {"kernels", info.kernels},
-                   {"profile", info.profile},
-                   {"activations", info.activations},
-                   {"threads", info.threads}};
-  out.emplace_back("formats", std::move(formats));
-  out.emplace_back("memory", Json::Object{{"weight_bytes", info.weight_bytes},
-                                          {"constant_bytes", info.constant_bytes},
-                                          {"kv_bytes", info.kv_bytes},
-                                          {"delta_bytes", info.delta_bytes},
-                                          {"count_bytes", info.count_bytes},
-                                          {"scratch_bytes", info.scratch_bytes},
-                                          {"total_bytes", total_bytes(info)},
-                                          {"programs", std::move(programs)}});
-  out.emplace_back("notes", std::move(notes));
-  if (tensors != nullptr) {
-    Json::Array rows;
-    for (const TensorRow& t : *tensors) {
-      rows.push_back(Json::Object{{"name", t.name},
-                                  {"format", t.format},
-                                  {"rows", t.rows},
-                                  {"columns", t.cols},
-                                  {"bytes", t.bytes},
-                                  {"activations", t.activations}});
-    }
-    out.emplace_back("tensors", std::move(rows));
-  }
-  return Json(std::move(out));
+  out.as_object().emplace_back("tensors", std::move(rows));
+  return out;
 }
 
 class Inspect final : public Command {
@@ -169,7 +133,7 @@ class Inspect final : public Command {
                             model_.load_options());
     });
     if (json_) {
-      console.out(to_json(info, tensors_ ? &rows : nullptr).dump(2) + "\n");
+      console.out(as_json(info, tensors_ ? &rows : nullptr).dump(2) + "\n");
       return kOk;
     }
     std::string out = fmt::format("{}\n{}", summary(info), formats_table(info));
@@ -177,7 +141,7 @@ class Inspect final : public Command {
       out += fmt::format("\n{}", memory_table(info));
     } else {
       out += fmt::format("\nmemory        {} in all (--memory says for what)\n",
-                         format_bytes(total_bytes(info)));
+                         format_bytes(info.total_bytes()));
     }
     if (tensors_) out += fmt::format("\n{}", tensor_table(rows));
     if (!info.notes.empty()) out += '\n';

@@ -1,6 +1,5 @@
 // c_model.cpp: the C ABI of models and text.
 #include "core/api/c_support.h"
-#include "core/api/info_json.h"
 
 namespace nibble::c_api {
 namespace {
@@ -80,7 +79,7 @@ nibble_status nibble_model_info(const nibble_model* model, char** json, size_t* 
   return guarded(who, [&] {
     const auto& m = need(model, who, "model").model;
     need(json, who, "json");
-    give_text(nibble::to_json(m.info()).dump(), json, length);
+    give_text(m.info().json(), json, length);
     return NIBBLE_OK;
   });
 }
@@ -90,7 +89,7 @@ nibble_status nibble_model_stats(const nibble_model* model, char** json, size_t*
   return guarded(who, [&] {
     const auto& m = need(model, who, "model").model;
     need(json, who, "json");
-    give_text(nibble::to_json(m.stats()).dump(), json, length);
+    give_text(m.stats().json(), json, length);
     return NIBBLE_OK;
   });
 }

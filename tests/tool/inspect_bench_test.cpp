@@ -37,15 +37,14 @@ TEST(Inspect, JsonAddsUp) {
     tensor_bytes += row.find("bytes")->as_int();
   EXPECT_EQ(bytes, tensor_bytes);
   EXPECT_EQ(static_cast<std::size_t>(count), out.find("tensors")->as_array().size());
-  const Json& memory = *out.find("memory");
   std::int64_t sum = 0;
   for (const char* key : {"weight_bytes", "constant_bytes", "kv_bytes", "delta_bytes",
                           "count_bytes", "scratch_bytes"}) {
-    sum += memory.find(key)->as_int();
+    sum += out.find(key)->as_int();
   }
-  EXPECT_EQ(sum, memory.find("total_bytes")->as_int());
+  EXPECT_EQ(sum, out.find("total_bytes")->as_int());
   // 128 positions, 2 attention layers, k and v of 2 heads of 64 in float32.
-  EXPECT_EQ(memory.find("kv_bytes")->as_int(), 128 * 2 * 2 * 2 * 64 * 4);
+  EXPECT_EQ(out.find("kv_bytes")->as_int(), 128 * 2 * 2 * 2 * 64 * 4);
 }
 
 const std::vector<std::string> kTinyBench = {"bench", model_path(), "-p", "64",  "-n", "4",

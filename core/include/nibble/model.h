@@ -54,6 +54,10 @@ struct ModelInfo {
   };
   std::vector<ProgramRow> programs;
   std::vector<std::string> notes;  // what was skipped or ignored, one line each
+
+  NIBBLE_API std::uint64_t total_bytes() const;  // of all arenas
+  // One JSON object; its keys are the names above.
+  NIBBLE_API std::string json() const;
 };
 
 // One linear layer (or embedding) of a checkpoint.

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "nibble/export.h"
+
 namespace nibble {
 
 struct StepStats {
@@ -19,6 +21,9 @@ struct StepStats {
   std::uint64_t prefill_tokens = 0, decode_tokens = 0;
   double prefill_seconds = 0, decode_seconds = 0;
   std::vector<std::pair<std::string, std::string>> kernels;  // op kind -> implementation that served it
+
+  // One JSON object; its keys are the names above.
+  NIBBLE_API std::string json() const;
 };
 
 }  // namespace nibble

@@ -23,7 +23,7 @@ struct RenderLimits {
   std::size_t output_bytes = 64u << 20;   // of the finished text
   std::size_t memory_bytes = 256u << 20;  // of all values alive at one time
   std::size_t steps = 20'000'000;         // evaluated nodes, and work in units of about 64 bytes
-  int depth = 1600;                       // nested evaluations; about half a kilobyte of stack each
+  int depth = 800;  // nested evaluations; half a kilobyte of stack each, five under AddressSanitizer
 };
 
 struct RenderOptions {
