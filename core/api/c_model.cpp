@@ -1,5 +1,6 @@
 // c_model.cpp: the C ABI of models and text.
 #include "core/api/c_support.h"
+#include "core/base/json.h"
 
 namespace nibble::c_api {
 namespace {
