@@ -102,11 +102,13 @@ class Backend {
 struct BackendOptions {
   std::int32_t threads = 0;  // CPU: 0 = all the machine's
   std::string kernels;       // CPU: "avx512", "avx2", "portable"; empty = best available
+  std::string mirror;        // CPU: profile to reproduce; empty = f32
+  std::int32_t index = 0;    // CUDA: which card
 };
 
 struct BackendEntry {
   const char* name;
-  std::string (*refusal)();  // empty when a device is there, else why not
+  std::string (*refusal)();  // empty when a device is there, else why not; never throws
   std::unique_ptr<Backend> (*make)(const BackendOptions& options);
 };
 

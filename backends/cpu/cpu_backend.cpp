@@ -101,7 +101,7 @@ void CpuBackend::run(std::size_t index, const Batch& batch, StepOutput& out,
   const auto start = std::chrono::steady_clock::now();
   const FloatEnv env;
   const BoundProgram& program = l.bound[index];
-  l.checker(program.limits, batch, l.delta);
+  l.checker(program.limits, batch, l.delta.cursors(), l.delta.layers() > 0);
   l.counts.step(batch);
   out.tokens.resize(program.limits.samples ? batch.output_rows.size() : 0);
   out.logprobs.resize(program.limits.scores ? batch.output_rows.size() : 0);
@@ -136,7 +136,7 @@ std::shared_ptr<const Backend::Snapshot> CpuBackend::save_slot(std::int32_t slot
   auto snapshot = std::make_shared<CpuSnapshot>();
   snapshot->state.resize(l.delta.snapshot_bytes());
   l.delta.save(slot, keep, sequence_kernels(isa_name(isa_)), snapshot->state);
-  snapshot->counts = l.counts.save(slot, keep, l.delta.pending(slot));
+  snapshot->counts = l.counts.save(slot, keep, l.delta.cursors().pending(slot));
   snapshot->vocab = l.sizes.vocab;
   return snapshot;
 }

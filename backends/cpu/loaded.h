@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "backends/cpu/batch_check.h"
+#include "core/schedule/batch_check.h"
 #include "backends/cpu/isa.h"
 #include "backends/cpu/memory.h"
 #include "backends/cpu/ops/sample.h"

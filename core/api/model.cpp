@@ -145,21 +145,4 @@ std::string Model::render_chat(std::string_view user) const {
 Session Model::new_session() const { return Session(std::make_unique<Session::Impl>(impl_)); }
 StepStats Model::stats() const { return impl_->engine->stats(); }
 
-Device Device::cpu(int threads) {
-  Device d;
-  d.threads = threads;
-  return d;
-}
-
-Device Device::best() {
-  Device d;
-  for (const BackendEntry& e : registries().backends) {
-    if (e.refusal().empty()) {
-      d.backend = e.name;
-      break;
-    }
-  }
-  return d;
-}
-
 }  // namespace nibble
