@@ -104,6 +104,7 @@ struct BackendOptions {
   std::string kernels;       // CPU: "avx512", "avx2", "portable"; empty = best available
   std::string mirror;        // CPU: profile to reproduce; empty = f32
   std::int32_t index = 0;    // CUDA: which card
+  bool graphs = true;        // CUDA: run programs through captured graphs
 };
 
 struct BackendEntry {
