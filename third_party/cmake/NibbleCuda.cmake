@@ -30,8 +30,14 @@ if(NIBBLE_HAVE_CUDA)
   enable_language(CUDA)
   set(NIBBLE_CUDA_ARCHITECTURES "90a;120a;75-virtual" CACHE STRING
     "What CUDA code is compiled for: compute capabilities, with -virtual as PTX alone")
-  # CMake 3.25 knows neither CUDA's C++20 nor every architecture's suffix: the flags are ours.
-  set(NIBBLE_CUDA_FLAGS -std=c++20 --expt-relaxed-constexpr -Xptxas=-warn-spills)
+  # CMake 3.25.1 does not know that nvcc takes C++20, nor every suffix of an architecture.
+  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+    set(CMAKE_CUDA20_COMPILE_FEATURES cuda_std_20)
+    list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
+  endif()
+  set(NIBBLE_CUDA_FLAGS --expt-relaxed-constexpr -Xptxas=-warn-spills)
   foreach(arch ${NIBBLE_CUDA_ARCHITECTURES})
     if(arch MATCHES "^([0-9]+[af]?)-virtual$")
       list(APPEND NIBBLE_CUDA_FLAGS
@@ -51,7 +57,6 @@ endif()
 
 # nibble_cuda_sources(target): how the .cu files of a target are compiled.
 function(nibble_cuda_sources target)
-  # 17 with extensions is what nvcc does without a flag: then CMake adds none beside ours.
-  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES OFF CUDA_STANDARD 17 CUDA_EXTENSIONS ON)
+  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES OFF CUDA_STANDARD 20 CUDA_EXTENSIONS OFF)
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${NIBBLE_CUDA_FLAGS}>")
 endfunction()
