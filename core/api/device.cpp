@@ -9,8 +9,8 @@ namespace nibble {
 namespace {
 
 constexpr const char* kForm =
-    "expected a backend and, after a colon, a card's number or mirror=, threads= or kernels= pairs "
-    "(\"cuda:1\", \"cpu:mirror=sm90\")";
+    "expected a backend and, after a colon, a card's number or mirror=, threads=, kernels= or "
+    "graphs= pairs (\"cuda:1\", \"cpu:mirror=sm90\")";
 
 [[noreturn]] void refuse(std::string_view text, const std::string& found) {
   throw Error(ErrorCode::invalid_argument,
@@ -66,6 +66,8 @@ Device Device::parse(std::string_view text) {
       d.mirror = value;
     } else if (key == "kernels") {
       d.kernels = value;
+    } else if (key == "graphs" && (value == "on" || value == "off")) {
+      d.graphs = value == "on";
     } else if (key != "threads" || !whole(value, d.threads)) {
       refuse(text, found());
     }
@@ -79,6 +81,7 @@ std::string Device::text() const {
   if (index != 0) add(std::to_string(index));
   if (!mirror.empty()) add("mirror=" + mirror);
   if (threads != 0) add("threads=" + std::to_string(threads));
+  if (!graphs) add("graphs=off");
   if (!kernels.empty()) add("kernels=" + kernels);
   return backend + items;
 }
