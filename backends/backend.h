@@ -14,6 +14,7 @@
 #include "core/schedule/batch.h"
 #include "core/state/state_layout.h"
 #include "nibble/stats.h"
+#include "nibble/trace.h"
 
 namespace nibble {
 
@@ -97,6 +98,10 @@ class Backend {
                                  std::span<const std::int32_t> pages, std::int64_t positions) = 0;
 
   virtual const StepStats& stats() const = 0;
+
+  // Records what the device does from here on. Throws Error(unsupported) where nothing can be recorded.
+  virtual void start_trace() = 0;
+  virtual Trace stop_trace() = 0;
 };
 
 struct BackendOptions {

@@ -57,6 +57,12 @@ void show(const Observer& observer, const BoundOp& op, const Step& step) {
   observer(*op.op, rows, t.cols, values);
 }
 
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 }  // namespace
 
 CpuBackend::CpuBackend(const BackendOptions& options)
@@ -107,7 +113,16 @@ void CpuBackend::run(std::size_t index, const Batch& batch, StepOutput& out,
   out.logprobs.resize(program.limits.scores ? batch.output_rows.size() : 0);
   const Step step(batch, out);
   for (const BoundOp& op : program.ops) {
+    const std::int64_t begin = tracing_ ? now_ns() : 0;
     op.run(step);
+    if (tracing_) {
+      TraceEvent e;
+      e.name = op_kind(op.op->args);
+      e.op = op.op->name;
+      e.start_ns = begin;
+      e.end_ns = now_ns();
+      trace_.events.push_back(std::move(e));
+    }
     if (observer) show(observer, op, step);
   }
   l.delta.end_step(batch.ranges);
@@ -149,6 +164,21 @@ void CpuBackend::load_slot(std::int32_t slot, const Snapshot& snapshot) {
   }
   l.delta.load(slot, ours->state);
   l.counts.load(slot, ours->counts);
+}
+
+void CpuBackend::start_trace() {
+  trace_ = {};
+  trace_.start_ns = now_ns();
+  tracing_ = true;
+}
+
+Trace CpuBackend::stop_trace() {
+  if (!tracing_) {
+    throw Error(ErrorCode::invalid_argument, "[cpu] stop_trace: no trace was started");
+  }
+  tracing_ = false;
+  trace_.end_ns = now_ns();
+  return std::move(trace_);
 }
 
 HostState CpuBackend::export_state(std::int32_t slot, std::int32_t keep,

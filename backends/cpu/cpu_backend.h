@@ -34,6 +34,8 @@ class CpuBackend final : public Backend {
   HostState export_state(std::int32_t slot, std::int32_t keep, std::span<const std::int32_t> pages,
                          std::int64_t positions) override;
   const StepStats& stats() const override { return stats_; }
+  void start_trace() override;
+  Trace stop_trace() override;
 
  private:
   Loaded& loaded(const char* who) const;
@@ -44,6 +46,8 @@ class CpuBackend final : public Backend {
   DeviceInfo device_;
   StepStats stats_;
   std::unique_ptr<Loaded> loaded_;
+  bool tracing_ = false;
+  Trace trace_;
 };
 
 }  // namespace nibble::cpu

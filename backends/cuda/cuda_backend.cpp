@@ -9,6 +9,7 @@
 #include "backends/cuda/loaded.h"
 #include "backends/cuda/ops/sequence.h"
 #include "backends/cuda/stream.h"
+#include "backends/cuda/trace.h"
 #include "core/numerics/codecs.h"
 
 namespace nibble::cuda {
@@ -74,6 +75,24 @@ void show_list(const Observer& observer, const Op& op, const std::vector<T>& lis
   observer(op, static_cast<std::int64_t>(values.size()), 1, values);
 }
 
+// What is launched while it lives belongs to one run of a program.
+class TracedRun {
+ public:
+  TracedRun(Tracer* tracer, std::vector<std::size_t>& runs, std::size_t program) : tracer_(tracer) {
+    if (tracer_ == nullptr) return;
+    runs.push_back(program);
+    tracer_->begin_run(runs.size());
+  }
+  ~TracedRun() {
+    if (tracer_ != nullptr) tracer_->end_run();
+  }
+  TracedRun(const TracedRun&) = delete;
+  TracedRun& operator=(const TracedRun&) = delete;
+
+ private:
+  Tracer* tracer_;
+};
+
 }  // namespace
 
 CudaBackend::CudaBackend(const BackendOptions& options)
@@ -134,13 +153,15 @@ void CudaBackend::run(std::size_t index, const Batch& batch, StepOutput& out, co
   out.tokens.resize(program.limits.samples ? outputs : 0);
   out.logprobs.resize(program.limits.scores ? outputs : 0);
 
+  const TracedRun traced(tracer_.get(), traced_, index);
   const std::uint64_t sent = l.step.write(batch, l.cursors);
   check(cudaMemcpyAsync(l.step.device(), l.step.host(), sent, cudaMemcpyHostToDevice, stream),
         "sending the batch");
   if (program.graph && graphs_ && !observer) {
     check(cudaGraphLaunch(program.graph.get(), stream), program.limits.name.c_str());
   } else {
-    enqueue(l, program, [&](const BoundOp& op) {
+    enqueue(l, program, [&](std::size_t i) {
+      const BoundOp& op = program.ops[i];
       if (!observer || op.output.data == nullptr) return;
       check(cudaStreamSynchronize(stream), op.op->name.c_str());
       show(observer, op, batch);
@@ -240,6 +261,40 @@ void CudaBackend::load_slot(std::int32_t slot, const Snapshot& snapshot) {
   counts_load(stream, l.counts, slot, counts);
   wait("loading a slot");
   l.cursors.reset(slot, ours->position);
+}
+
+void CudaBackend::start_trace() {
+  Loaded& l = loaded("start_trace");
+  static_cast<void>(l);
+  wait("starting a trace");
+  traced_.clear();
+  tracer_ = std::make_unique<Tracer>();
+}
+
+Trace CudaBackend::stop_trace() {
+  Loaded& l = loaded("stop_trace");
+  if (!tracer_) throw Error(ErrorCode::invalid_argument, "[cuda] stop_trace: no trace was started");
+  wait("ending a trace");
+  Tracer::Result result = tracer_->finish();
+  tracer_.reset();
+  Trace trace;
+  trace.start_ns = result.start_ns;
+  trace.end_ns = result.end_ns;
+  // A program's kernels run in one stream: the n-th of a run belongs to the op that launched the n-th.
+  std::vector<std::uint64_t> seen(traced_.size() + 1);
+  for (Tracer::Record& r : result.records) {
+    if (r.run > 0 && r.run < seen.size() && r.event.kind != TraceEvent::Kind::copy) {
+      const std::uint64_t n = seen[r.run]++;
+      for (const BoundOp& op : l.bound[traced_[r.run - 1]].ops) {
+        if (n >= op.kernels) continue;
+        // before the first op the step counts its tokens
+        if (&op != &l.bound[traced_[r.run - 1]].ops.front() || n > 0) r.event.op = op.op->name;
+        break;
+      }
+    }
+    trace.events.push_back(std::move(r.event));
+  }
+  return trace;
 }
 
 HostState CudaBackend::export_state(std::int32_t slot, std::int32_t keep, std::span<const std::int32_t> pages,

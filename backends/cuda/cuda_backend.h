@@ -5,12 +5,14 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "backends/backend.h"
 
 namespace nibble::cuda {
 
 struct Loaded;
+class Tracer;
 
 class CudaBackend final : public Backend {
  public:
@@ -32,6 +34,8 @@ class CudaBackend final : public Backend {
   HostState export_state(std::int32_t slot, std::int32_t keep, std::span<const std::int32_t> pages,
                          std::int64_t positions) override;
   const StepStats& stats() const override { return stats_; }
+  void start_trace() override;
+  Trace stop_trace() override;
 
  private:
   struct Stream;
@@ -47,6 +51,8 @@ class CudaBackend final : public Backend {
   StepStats stats_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Loaded> loaded_;
+  std::unique_ptr<Tracer> tracer_;
+  std::vector<std::size_t> traced_;  // program of each run since the trace began
 };
 
 }  // namespace nibble::cuda

@@ -34,6 +34,7 @@ struct BoundOp {
   std::function<void(const Launch&)> enqueue;
   View output;                       // what an observer is shown; no data: tokens or log-probabilities
   const Section* section = nullptr;  // null: all rows
+  std::uint64_t kernels = 0;         // launches of the step up to and with this op
 };
 
 struct GraphDeleter {

@@ -19,27 +19,35 @@ struct NvtxRange {
 
 }  // namespace
 
-void enqueue(Loaded& l, const BoundProgram& program, const std::function<void(const BoundOp&)>& after) {
+void enqueue(Loaded& l, const BoundProgram& program, const std::function<void(std::size_t op)>& after) {
   const NvtxRange whole(program.limits.name);
   count_tokens(program.launch, l.counts);
   check(cudaGetLastError(), "count_tokens");
-  for (const BoundOp& op : program.ops) {
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    const BoundOp& op = program.ops[i];
     const NvtxRange range(op.op->name);
     op.enqueue(program.launch);
     if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) {
       fail(status, program.limits.name + ": " + op.op->name + " (" + op_kind(op.op->args) + ")");
     }
-    after(op);
+    after(i);
   }
 }
 
 void capture(Loaded& l, BoundProgram& program) {
   cudaStream_t stream = program.launch.stream;
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capturing a program");
-  cudaGraph_t graph = nullptr;
+  cudaGraph_t graph = nullptr;  // the stream's own until the capture ends
   try {
-    enqueue(l, program, [](const BoundOp&) {});
+    enqueue(l, program, [&](std::size_t i) {
+      std::size_t nodes = 0;
+      cudaStreamCaptureStatus status;
+      check(cudaStreamGetCaptureInfo(stream, &status, nullptr, &graph), "capturing a program");
+      check(cudaGraphGetNodes(graph, nullptr, &nodes), "capturing a program");
+      program.ops[i].kernels = nodes;
+    });
   } catch (...) {
+    graph = nullptr;
     cudaStreamEndCapture(stream, &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
     throw;

@@ -144,5 +144,7 @@ std::string Model::render_chat(std::string_view user) const {
 
 Session Model::new_session() const { return Session(std::make_unique<Session::Impl>(impl_)); }
 StepStats Model::stats() const { return impl_->engine->stats(); }
+void Model::start_trace() const { impl_->engine->start_trace(); }
+Trace Model::stop_trace() const { return impl_->engine->stop_trace(); }
 
 }  // namespace nibble
