@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cpu/cpu_info.h"
+#include "backends/cpu/isa.h"
 #include "backends/cpu/ops/sequence_ops.h"
 #include "tests/cpu/sequence_alone.h"
 
@@ -228,9 +228,7 @@ inline Move move(Section section, std::int32_t slot, std::int64_t position, std:
 
 inline std::vector<std::string> isas_here() {
   std::vector<std::string> names;
-  for (const char* isa : {"portable", "avx2", "avx512", "neon"}) {
-    if (cpu::has_isa(isa)) names.emplace_back(isa);
-  }
+  for (const cpu::Isa isa : cpu::available_isas()) names.emplace_back(cpu::isa_name(isa));
   return names;
 }
 
