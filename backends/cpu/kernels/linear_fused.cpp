@@ -1,6 +1,7 @@
 // linear_fused.cpp: Linear as matrix units add it up.
 //   map   panel = 16 outputs; 128 k of a panel are decoded once, with their exponents, into the
-//         first-level cache (12 KiB) and serve all rows of the block, two at a time
+//         first-level cache (12 KiB, beside 16 KiB of rows) and serve all rows of the block,
+//         two at a time
 //   cost  about a tenth of the speed of a chain: six vector operations instead of one for each product
 #include "backends/cpu/kernels/linear_fused.h"
 
@@ -21,8 +22,23 @@ struct WeightBlock {
 
   template <int MinExponent>
   NIBBLE_INLINE void measure(std::int64_t count) {
+    if constexpr (MinExponent != num::kBf16MinExponent) {
+      for (std::int64_t i = 0; i < count * kPanelRows; ++i) {
+        exponents[i] = static_cast<std::int16_t>(exponent_of<MinExponent>(values[i]));
+      }
+      return;
+    }
+    // exponent_of for bf16, in 16-bit lanes: all that it looks at lies in a float's upper half
     for (std::int64_t i = 0; i < count * kPanelRows; ++i) {
-      exponents[i] = static_cast<std::int16_t>(exponent_of<MinExponent>(values[i]));
+      const std::uint32_t u = num::bit_cast<std::uint32_t>(values[i]) & 0x7FFFFFFFu;
+      exponents[i] = static_cast<std::int16_t>(u >> 16);
+    }
+    for (std::int64_t i = 0; i < count * kPanelRows; ++i) {
+      const std::int16_t h = exponents[i];
+      std::int16_t e = static_cast<std::int16_t>((h >> 7) - 127);
+      e = e < MinExponent ? std::int16_t{MinExponent} : e;
+      e = h == 0 ? std::int16_t{kZeroExponent} : e;
+      exponents[i] = h >= 0x7F80 ? std::int16_t{kHugeExponent} : e;
     }
   }
 

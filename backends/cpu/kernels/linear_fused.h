@@ -8,7 +8,7 @@
 
 namespace nibble::cpu {
 
-constexpr int kFusedRows = 64;  // at most this many in one call
+constexpr int kFusedRows = 16;  // at most this many in one call: they share the first-level cache
 
 // K is padded with zeros to whole groups of this many; a multiple of every profile's group.
 constexpr int kFusedGroup = 16;

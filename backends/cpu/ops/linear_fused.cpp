@@ -9,9 +9,6 @@ namespace {
 
 using Kind = ActivationFormat::Kind;
 
-const FusedKernels& fused_of(Isa isa) {
-  NIBBLE_PICK_ISA(isa, fused_kernels());
-}
 const LinearKernels& plain_of(Isa isa) {
   NIBBLE_PICK_ISA(isa, linear_kernels());
 }
@@ -40,9 +37,10 @@ FusedBlock rows_of(FusedBlock f, std::int64_t first, std::int64_t rows) {
 void run_block(const FusedKernels& kernels, Parallel& parallel, const FusedBlock& all) {
   const PackedWeight& w = *all.linear.weight;
   const std::int64_t rows = all.linear.rows;
-  // A panel's weights are decoded for each piece: rows are cut only where panels are too few.
-  const std::int64_t blocks = std::clamp<std::int64_t>(4 * parallel.threads() / w.panels, 1,
-                                                       ceil_div(rows, 8));
+  // A panel's weights are decoded for each piece: smaller ones only where panels are too few.
+  const std::int64_t blocks = std::max(
+      ceil_div(rows, kFusedRows),
+      std::clamp<std::int64_t>(4 * parallel.threads() / w.panels, 1, ceil_div(rows, 8)));
   const std::int64_t work = w.cols * kPanelRows * ceil_div(rows, blocks);
   parallel(w.panels * blocks, std::max<std::int64_t>(1, 65536 / work),
            [&](std::int64_t begin, std::int64_t end) {
@@ -57,29 +55,33 @@ void run_block(const FusedKernels& kernels, Parallel& parallel, const FusedBlock
 
 }  // namespace
 
+const FusedKernels& fused_kernels(Isa isa) {
+  NIBBLE_PICK_ISA(isa, fused_kernels());
+}
+
 num::Segments fused_segments(const PackedWeight& weight, const ActivationFormat& format) {
   return num::linear_segments(weight.rows, weight.cols,
                               weight.block != nullptr || format.kind == Kind::fp8_token_group128);
 }
 
 std::int64_t linear_fused_workspace_bytes(std::int64_t max_rows, std::int64_t cols) {
-  return std::min<std::int64_t>(max_rows, kFusedRows) * operand_stride(cols) *
+  return std::min(max_rows, kFusedOperandRows) * operand_stride(cols) *
          static_cast<std::int64_t>(sizeof(float) + sizeof(std::int32_t));
 }
 
 void linear_fused(Isa isa, Parallel& parallel, const LinearArgs& a) {
   if (a.rows <= 0) return;
-  const FusedKernels& kernels = fused_of(isa);
+  const FusedKernels& kernels = fused_kernels(isa);
   const LinearKernels& plain = plain_of(isa);
   const std::int64_t cols = a.weight->cols, stride = operand_stride(cols);
-  const std::int64_t slab = std::min<std::int64_t>(a.rows, kFusedRows);
+  const std::int64_t slab = std::min(a.rows, kFusedOperandRows);
   auto* const x = reinterpret_cast<float*>(a.workspace);
   auto* const exponents = reinterpret_cast<std::int32_t*>(x + slab * stride);
   const auto* byte_scales = static_cast<const std::uint8_t*>(a.scales);
   const auto* scales = static_cast<const float*>(a.scales);
 
-  for (std::int64_t first = 0; first < a.rows; first += kFusedRows) {
-    const std::int64_t rows = std::min<std::int64_t>(kFusedRows, a.rows - first);
+  for (std::int64_t first = 0; first < a.rows; first += kFusedOperandRows) {
+    const std::int64_t rows = std::min(kFusedOperandRows, a.rows - first);
     FusedBlock all{{a.weight, x, stride, rows, nullptr, 0, nullptr, 1.0f,
                     a.y + first * a.y_stride, a.y_stride},
                    exponents,
