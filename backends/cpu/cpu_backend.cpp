@@ -5,6 +5,7 @@
 
 #include "backends/cpu/cpu_info.h"
 #include "backends/cpu/loaded.h"
+#include "backends/cpu/mirror.h"
 #include "nibble/error.h"
 
 namespace nibble::cpu {
@@ -66,12 +67,20 @@ std::int64_t now_ns() {
 }  // namespace
 
 CpuBackend::CpuBackend(const BackendOptions& options)
-    : isa_(isa_from_name(options.kernels)), parallel_(checked_threads(options)) {
+    : mirror_(options.mirror),
+      isa_(isa_from_name(options.kernels)),
+      parallel_(checked_threads(options)) {
+  check_mirror(mirror_);
   const MachineMemory memory = machine_memory();
   device_.backend = "cpu";
   device_.name = processor_name();
   device_.profile = "f32";
   device_.kernels = isa_name(isa_);
+  if (mirrors()) {
+    device_.profile = mirror_;
+    device_.kernels += ", mirror";
+    device_.operand = DType::bf16;
+  }
   device_.threads = parallel_.threads();
   device_.memory = memory.total;
   device_.free_memory = memory.available;

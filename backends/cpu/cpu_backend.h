@@ -1,10 +1,11 @@
-// cpu_backend.h: one processor with the arenas of one model, profile f32.
+// cpu_backend.h: one processor with the arenas of one model, profile f32 or the mirror of another.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "backends/backend.h"
 #include "backends/cpu/isa.h"
@@ -16,8 +17,8 @@ struct Loaded;
 
 class CpuBackend final : public Backend {
  public:
-  // Throws Error(unsupported) for kernels that this processor has not, Error(invalid_argument) for
-  // a negative number of threads.
+  // Throws Error(unsupported) for kernels that this processor has not and for a profile that has no
+  // mirror, Error(invalid_argument) for a negative number of threads.
   explicit CpuBackend(const BackendOptions& options);
   ~CpuBackend() override;
 
@@ -38,9 +39,11 @@ class CpuBackend final : public Backend {
   Trace stop_trace() override;
 
  private:
+  bool mirrors() const { return !mirror_.empty(); }
   Loaded& loaded(const char* who) const;
   Loaded& loaded(const char* who, std::int32_t slot) const;
 
+  std::string mirror_;
   Isa isa_;
   mutable Parallel parallel_;
   DeviceInfo device_;
