@@ -330,7 +330,7 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
                 const dim3 grid(static_cast<unsigned>(k_tiles),
                                 static_cast<unsigned>(ceil_div(count, kTileRows)));
                 pack_scales<<<grid, 256, 0, staging.stream>>>(
-                    {data, first, count, weight.cols, k_tiles}, arena + s.scales_at);
+                    Piece{data, first, count, weight.cols, k_tiles}, arena + s.scales_at);
               });
   }
   pipe.floats(alpha_of(weight, s.padded_rows), arena + s.alpha_at);

@@ -107,8 +107,8 @@ void launch_few(const Launch& to, const LinearParams& p) {
                   static_cast<unsigned>((rows + kTokens - 1) / kTokens));
   const int warps = std::min<int>(kMaxWarps, p.segments);
   with_unit(p.weight.format, [&](auto format) {
-    few_kernel<decltype(format)::value>
-        <<<grid, static_cast<unsigned>(warps * 32), 0, to.stream>>>(p);
+    constexpr WeightFormat kFormat = decltype(format)::value;
+    few_kernel<kFormat><<<grid, static_cast<unsigned>(warps * 32), 0, to.stream>>>(p);
   });
 }
 
