@@ -29,7 +29,8 @@ enum class Section : std::uint8_t {
 const char* section_name(Section s);
 
 // y[t, :] = table[token[t], :], widened to y's type. Exact. table [vocab, H]. A quantised table gives
-// Linear's operand of w times its tensor, row or block128 scale, rounded once.
+// Linear's operand of w times its tensor, row or block128 scale, rounded once. In the 16-bit profiles the
+// operand of an f16 or f32 table is rounded to bf16, as Linear's is: one image serves both.
 struct Embed {
   WeightId table;
   Tensor y;  // [T, H] f32
