@@ -79,9 +79,9 @@ struct Linear {
 // ordered q heads, k heads, v heads. Value head h reads key head h / (value_heads / key_heads).
 struct DeltaShape {
   std::int32_t key_heads, value_heads, key_dim, value_dim, conv_kernel;
-  std::int64_t key_channels() const { return std::int64_t{key_heads} * key_dim; }
-  std::int64_t value_channels() const { return std::int64_t{value_heads} * value_dim; }
-  std::int64_t channels() const { return 2 * key_channels() + value_channels(); }
+  constexpr std::int64_t key_channels() const { return std::int64_t{key_heads} * key_dim; }
+  constexpr std::int64_t value_channels() const { return std::int64_t{value_heads} * value_dim; }
+  constexpr std::int64_t channels() const { return 2 * key_channels() + value_channels(); }
 };
 
 // Causal depthwise convolution, silu, then per head of q and k the l2 norm; q also * key_dim^-0.5.
