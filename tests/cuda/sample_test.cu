@@ -8,6 +8,7 @@
 #include <map>
 #include <random>
 
+#include "backends/cpu/kernels/sample.h"
 #include "backends/cpu/ops/sample.h"
 #include "backends/cpu/token_counts.h"
 #include "backends/cuda/ops/sample.h"
@@ -266,6 +267,11 @@ TEST_F(CudaSample, LogprobPartsEqualTheCpu) {
       EXPECT_TRUE(want[o] != want[o] ? have != have
                                      : std::memcmp(&have, &want[o], sizeof have) == 0)
           << "vocab " << vocab << " output " << o << ": " << have << ", expected " << want[o];
+      float largest = 0, sum = 0;
+      cpu::portable::sample_kernels().sum_exp(z.data() + static_cast<std::int64_t>(o) * vocab,
+                                              vocab, &largest, &sum);
+      EXPECT_TRUE(test::same_bits(got[o].max, largest) && test::same_bits(got[o].sum, sum))
+          << "vocab " << vocab << " output " << o;
     }
     EXPECT_TRUE(got[5].sum != got[5].sum) << "wrote behind the outputs";
   }

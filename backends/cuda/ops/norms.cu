@@ -14,7 +14,6 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kShortPer = num::kTreeSwitch / num::kTreeShort;
 static_assert(kThreads == num::kTreeLong && num::kTreeShort == 32);
 
 struct Ungated {};  // in place of z's element type
@@ -45,7 +44,8 @@ __device__ __forceinline__ float gated(float normed, const Z* z) {
   }
 }
 
-template <class X, class Z, class Y>
+// Up to 32 * kPer columns.
+template <int kPer, class X, class Z, class Y>
 __global__ void __launch_bounds__(kThreads) norm_by_warp(Groups<X, Z, Y> g) {
   const int lane = threadIdx.x % 32;
   const std::int64_t item = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
@@ -54,16 +54,15 @@ __global__ void __launch_bounds__(kThreads) norm_by_warp(Groups<X, Z, Y> g) {
   const X* x = g.x.row(row) + first;
   const Z* z = std::is_same_v<Z, Ungated> ? nullptr : g.z.row(row) + first;
   Y* y = g.y.row(row) + first;
-  float v[kShortPer];
+  float v[kPer];
   float sum = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kShortPer; ++i)
-    v[i] = lane + 32 * i < g.group ? widen(x[lane + 32 * i]) : 0.0f;
+  for (int i = 0; i < kPer; ++i) v[i] = lane + 32 * i < g.group ? widen(x[lane + 32 * i]) : 0.0f;
 #pragma unroll
-  for (int i = 0; i < kShortPer; ++i) sum = num::fma(v[i], v[i], sum);  // zeros add nothing
+  for (int i = 0; i < kPer; ++i) sum = num::fma(v[i], v[i], sum);  // zeros add nothing
   const float f = factor(g, warp_fold(sum));
 #pragma unroll
-  for (int i = 0; i < kShortPer; ++i) {
+  for (int i = 0; i < kPer; ++i) {
     const int c = lane + 32 * i;
     if (c < g.group) put(y + c, gated(num::mul(num::mul(v[i], f), g.weight[c]), z + c));
   }
@@ -114,8 +113,10 @@ void launch(const Launch& to, const Groups<X, Z, Y>& g) {
   if (items <= 0 || g.group <= 0) return;
   const auto blocks = static_cast<unsigned>(items),
              by_warps = static_cast<unsigned>((items + kWarps - 1) / kWarps);
-  if (g.group <= num::kTreeSwitch) {
-    norm_by_warp<<<by_warps, kThreads, 0, to.stream>>>(g);
+  if (g.group <= 128) {
+    norm_by_warp<4><<<by_warps, kThreads, 0, to.stream>>>(g);
+  } else if (g.group <= num::kTreeSwitch) {
+    norm_by_warp<num::kTreeSwitch / 32><<<by_warps, kThreads, 0, to.stream>>>(g);
   } else if (std::is_same_v<Z, Ungated> && g.group <= kMost * kThreads) {
     norm_by_block<std::is_same_v<Z, Ungated> ? kMost : 0><<<blocks, kThreads, 0, to.stream>>>(g);
   } else {
