@@ -12,6 +12,7 @@ enum ExitCode : int {
   kUsage = 2,     // the command line
   kBadModel = 3,  // cannot be loaded
   kNoMemory = 4,
+  kDiffers = 5,  // what was compared
   kInterrupted = 130,  // Ctrl-C
 };
 

@@ -30,6 +30,7 @@ Exit codes:
   2    the command line is wrong
   3    the model cannot be loaded
   4    out of memory
+  5    a comparison found a difference (parity)
   130  interrupted with Ctrl-C
 
 Environment: NO_COLOR=1 turns colours off; they are only used on a terminal.)";
@@ -95,7 +96,8 @@ int dispatch(Console& console, int argc, char** argv) {
 
   std::vector<std::unique_ptr<Command>> commands;
   for (const auto make :
-       {make_generate, make_chat, make_inspect, make_bench, make_tokenize, make_perplexity}) {
+       {make_generate, make_chat, make_inspect, make_bench, make_tokenize, make_perplexity,
+        make_parity}) {
     commands.push_back(make(root));
     commands.back()->app().allow_extras();
   }

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <optional>
 
 #include "core/api/registries.h"
 #include "core/base/mapped_file.h"
+#include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/json_file.h"
 #include "core/checkpoint/quant_config.h"
 #include "nibble/error.h"
@@ -111,7 +113,8 @@ std::string human_bytes(std::uint64_t bytes) {
 }
 
 Draft draft_model(const JsonView& config, const JsonView* hf_quant,
-                  std::shared_ptr<const TensorSource> source, const Device& on, const LoadOptions& how) {
+                  std::shared_ptr<const TensorSource> source, const Device& on, const LoadOptions& how,
+                  std::vector<ProgramClass> classes) {
   check(how);
   const ModelEntry& entry = entry_for(config);
   Draft d;
@@ -127,7 +130,7 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
   d.engine.vocab = model.vocab;
   d.engine.stop_tokens = model.end_tokens;
   d.engine.step_tokens = how.step_tokens;
-  d.engine.classes = classes_for(how);
+  d.engine.classes = classes.empty() ? classes_for(how) : std::move(classes);
   d.engine.sizes = {how.max_sequences, kv_tokens / kPageTokens, 1 + how.max_drafts, model.vocab};
 
   Tracer tracer({.declared_activations = how.activations == Activations::declared,
@@ -167,7 +170,28 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
   return d;
 }
 
-void bring_up(Draft d, const LoadOptions& how, Model::Impl& model) {
+Draft draft_folder(const std::filesystem::path& dir, const Device& on, const LoadOptions& how,
+                   std::vector<ProgramClass> classes) {
+  if (!std::filesystem::is_directory(dir)) {
+    throw Error(ErrorCode::not_found,
+                dir.string() + ": expected a folder with config.json and safetensors, found " +
+                    (std::filesystem::exists(dir) ? "a file" : "nothing"));
+  }
+  const std::string config_path = (dir / "config.json").string();
+  const Json config = read_json_object(config_path);
+  const JsonView view(config, config_path);
+  const std::string quant_path = (dir / "hf_quant_config.json").string();
+  Json quant;
+  std::optional<JsonView> quant_view;
+  if (std::filesystem::exists(quant_path)) {
+    quant = read_json_object(quant_path);
+    quant_view.emplace(quant, quant_path);
+  }
+  return draft_model(view, quant_view ? &*quant_view : nullptr, std::make_shared<Checkpoint>(dir), on, how,
+                     std::move(classes));
+}
+
+void move_weights(Draft& d, const LoadOptions& how) {
   const MemoryPlan& m = d.memory;
   const std::uint64_t free = d.backend->device().free_memory;
   if (m.total() > free) {
@@ -189,6 +213,10 @@ void bring_up(Draft d, const LoadOptions& how, Model::Impl& model) {
   };
   d.backend->prepare(std::move(d.spec), d.engine.sizes, loaded);
   d.source.reset();
+}
+
+void bring_up(Draft d, const LoadOptions& how, Model::Impl& model) {
+  move_weights(d, how);
   model.info = std::move(d.info);
   for (const std::int32_t t : d.engine.stop_tokens) {
     if (std::find(model.stop_tokens.begin(), model.stop_tokens.end(), t) == model.stop_tokens.end()) {

@@ -4,33 +4,11 @@
 
 #include "core/api/loader.h"
 #include "core/api/registries.h"
-#include "core/checkpoint/checkpoint.h"
-#include "core/checkpoint/json_file.h"
 #include "core/checkpoint/synthetic.h"
 #include "nibble/error.h"
 
 namespace nibble {
 namespace {
-
-// config.json, hf_quant_config.json and the tensors of a folder.
-Draft draft_folder(const std::filesystem::path& dir, const Device& on, const LoadOptions& how) {
-  if (!std::filesystem::is_directory(dir)) {
-    throw Error(ErrorCode::not_found,
-                dir.string() + ": expected a folder with config.json and safetensors, found " +
-                    (std::filesystem::exists(dir) ? "a file" : "nothing"));
-  }
-  const std::string config_path = (dir / "config.json").string();
-  const Json config = read_json_object(config_path);
-  const JsonView view(config, config_path);
-  const std::string quant_path = (dir / "hf_quant_config.json").string();
-  Json quant;
-  std::optional<JsonView> quant_view;
-  if (std::filesystem::exists(quant_path)) {
-    quant = read_json_object(quant_path);
-    quant_view.emplace(quant, quant_path);
-  }
-  return draft_model(view, quant_view ? &*quant_view : nullptr, std::make_shared<Checkpoint>(dir), on, how);
-}
 
 void check_vocabulary(const Model::Impl& model, const Draft& draft) {
   if (!model.tokenizer) return;
