@@ -6,7 +6,7 @@
 //   m                  the largest exponent among the terms that are not zero; none: the result is +0
 //   S                  sum of trunc(sig * 2^(F + e - m)), exact
 //   result             S * 2^(m - F), truncated to `result_bits` significant bits, subnormals kept,
-//                      infinity from 2^128; S = 0 gives +0
+//                      infinity from 2^128; what truncates to zero is +0, whatever its sign was
 //   NaN                for a NaN, 0 * inf and inf - inf; products of finite values are finite
 //
 // 64-bit integers suffice for every operand that a float holds: a product of significands has at most
@@ -73,8 +73,8 @@ NIBBLE_HD float truncated(std::uint64_t magnitude, int exponent, bool negative) 
   const int e = top + exponent;
   if (e > 127) return bit_cast<float>(sign | 0x7F800000u);
   if (e < -126) {
-    const int by = exponent + 149;
-    return bit_cast<float>(sign | static_cast<std::uint32_t>(shifted(magnitude, by)));
+    const auto units = static_cast<std::uint32_t>(shifted(magnitude, exponent + 149));
+    return units == 0 ? 0.0f : bit_cast<float>(sign | units);
   }
   const auto sig = static_cast<std::uint32_t>(shifted(magnitude, 23 - top));
   return bit_cast<float>(sign | (sig & 0x7FFFFFu) | static_cast<std::uint32_t>(e + 127) << 23);

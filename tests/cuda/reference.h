@@ -59,7 +59,7 @@ inline float dot16(const float* a, const float* b, float c) {
   double v = num::bit_cast<double>(bits) * power_of_two(top - kFraction);
   if (std::fabs(v) < 0x1p-126) v = std::trunc(v * 0x1p149) * 0x1p-149;
   if (std::fabs(v) >= 0x1p128) return v > 0 ? INFINITY : -INFINITY;
-  return static_cast<float>(v);
+  return v == 0 ? 0.0f : static_cast<float>(v);  // never -0
 }
 
 }  // namespace fused

@@ -49,7 +49,7 @@ def to_f32_truncated(value):
     unit = Fraction(2) ** (max(e, -126) - 23)
     whole = int(value / unit)
     if e < -126:
-        return sign | whole
+        return sign | whole if whole else 0  # what truncates to zero is +0: measured on an H200
     return sign | (e + 127) << 23 | whole - (1 << 23)
 
 
