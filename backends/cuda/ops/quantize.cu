@@ -29,14 +29,6 @@ struct Job {
   bool wide_x, wide_codes;    // four values, four codes (nvfp4: two bytes) in one access
 };
 
-// Codes have a sign for NaN, and codes are compared as bytes: where the CPU's division hands on the
-// NaN it was given, or makes one whose sign is set, so does this one.
-__device__ __forceinline__ float quotient(float a, float b) {
-  const float q = num::div(a, b);
-  if (q == q) return q;
-  return a != a ? a : (b != b ? b : num::bit_cast<float>(0xFFC00000u));
-}
-
 __device__ __forceinline__ unsigned magnitude(float v) {
   const unsigned u = num::bit_cast<unsigned>(v) & 0x7FFFFFFFu;
   return u > 0x7F800000u ? 0u : u;
@@ -59,7 +51,7 @@ __device__ __forceinline__ void put_fp8(std::uint8_t* at, int count, bool wide, 
                                         float scale) {
   unsigned code[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) code[i] = num::float_to_e4m3(quotient(v[i], scale));
+  for (int i = 0; i < 4; ++i) code[i] = num::float_to_e4m3(num::div(v[i], scale));
   if (wide && count == 4) {
     *reinterpret_cast<unsigned*>(at) = code[0] | code[1] << 8 | code[2] << 16 | code[3] << 24;
     return;
@@ -90,11 +82,11 @@ __global__ void __launch_bounds__(kPieceThreads) nvfp4(Job<X> j) {
   const Four<X> x(j);
   const float most = num::bit_cast<float>(team_max(magnitude4(x.v), 4));
   if (x.count == 0) return;  // whole teams: columns come in multiples of 16
-  const std::uint8_t s = num::float_to_e4m3(quotient(quotient(most, 6.0f), j.scale));
+  const std::uint8_t s = num::float_to_e4m3(num::div(num::div(most, 6.0f), j.scale));
   const float unit = num::mul(num::e4m3_to_float(s), j.scale);
   unsigned code[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) code[i] = s == 0 ? 0u : num::float_to_e2m1(quotient(x.v[i], unit));
+  for (int i = 0; i < 4; ++i) code[i] = s == 0 ? 0u : num::float_to_e2m1(num::div(x.v[i], unit));
   std::uint8_t* const at = j.codes.row(x.row) + x.column / 2;
   const unsigned low = code[0] | code[1] << 4, high = code[2] | code[3] << 4;
   if (j.wide_codes) {
