@@ -38,12 +38,13 @@ void round_to(Row& x) {
   for (float& v : x) v = decode(encode<E>(v));
 }
 
-// NaNs are one value.
+// Inputs are such that every expected value is a number: NaN everywhere would prove nothing.
 template <class E>
 void expect_bytes(const std::vector<E>& got, const Row& want, const std::string& where) {
   ASSERT_EQ(got.size(), want.size()) << where;
   for (std::size_t i = 0; i < got.size(); ++i) {
     const float g = decode(got[i]), w = decode(encode<E>(want[i]));
+    ASSERT_FALSE(std::isnan(w)) << where << ": the CPU has no number at " << i;
     ASSERT_TRUE(same_bits(g, w)) << where << ": element " << i << ": got " << g << ", expected " << w;
   }
 }
