@@ -71,7 +71,9 @@ struct Four {
       : row(blockIdx.x / j.pieces),
         column(static_cast<int>(blockIdx.x % j.pieces) * kPieceColumns +
                4 * static_cast<int>(threadIdx.x)),
-        count(max(0, min(4, j.cols - column))) {
+        // not max(0, min(4, ...)): for that ptxas 13.0 takes `count == 4` from a clamping
+        // instruction's predicate, which is set at 0 as well
+        count(column < j.cols ? min(4, j.cols - column) : 0) {
     load_up_to_4(j.x.row(row) + column, count, j.wide_x, v);
   }
 };
