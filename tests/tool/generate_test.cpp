@@ -106,7 +106,7 @@ TEST(Generate, StatsAndMessagesStayOnStderr) {
   EXPECT_EQ(run.out, " Paris.\nThe capital of Germany is Berlin\n");
   EXPECT_NE(run.err.find("prompt     5 tokens in "), std::string::npos) << run.err;
   EXPECT_NE(run.err.find("stop       length"), std::string::npos) << run.err;
-  EXPECT_NE(run.err.find(" 0 allocations inside"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find(" 0 arena allocations inside"), std::string::npos) << run.err;
   EXPECT_EQ(run.err.find('\033'), std::string::npos) << "no colours in a pipe";
   const ToolRun quiet = run_tool({"generate", model_path(), "-p", kPrompt, "-n", "8", "--quiet"});
   EXPECT_EQ(quiet.err, "");
