@@ -108,6 +108,46 @@ TEST(Bench, Csv) {
   EXPECT_EQ(count, 6u);
 }
 
+// Ctrl-C in the second row keeps the first.
+TEST(Bench, InterruptReportsTheRowsThatAreFinished) {
+  for (const char* format : {"md", "csv", "json"}) {
+    const ToolRun run = run_tool({"bench", model_path(), "-p", "64", "-n", "3000", "-d", "0", "-b", "1",
+                                  "-r", "1", "--no-roof", "-v", "-o", format},
+                                 {.interrupt_when = "pp64 batch 1: "});
+    EXPECT_EQ(run.code, 130) << run.err;
+    EXPECT_NE(run.out.find("pp64"), std::string::npos) << run.out;
+    EXPECT_EQ(run.out.find("tg3000"), std::string::npos) << run.out;
+    EXPECT_NE(run.err.find("interrupted in tg3000 batch 1: 1 of 2 rows are finished"), std::string::npos)
+        << run.err;
+    if (std::string(format) == "json") {
+      EXPECT_EQ(parse_json(run.out).find("rows")->as_array().size(), 1u);
+    }
+  }
+}
+
+TEST(Bench, InterruptBeforeTheFirstRowSaysNothingOnStdout) {
+  const ToolRun run = run_tool({"bench", model_path(), "-p", "0", "-n", "3000", "-d", "0", "-b", "1", "-r",
+                                "10000", "--no-roof", "-v"},
+                               {.interrupt_when = "loaded in"});
+  EXPECT_EQ(run.code, 130) << run.err;
+  EXPECT_EQ(run.out, "");
+}
+
+TEST(Bench, TimeBoundsTheRepetitionsUnlessTheirNumberIsGiven) {
+  const auto samples = [](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"bench", model_path(), "-p", "64", "-n", "0",
+                                     "-o",    "json",       "--no-roof"};
+    args.insert(args.end(), more.begin(), more.end());
+    const ToolRun run = run_tool(args);
+    EXPECT_EQ(run.code, 0) << run.err;
+    return parse_json(run.out).find("rows")->as_array().at(0).find("samples")->as_array().size();
+  };
+  EXPECT_EQ(samples({"--row-seconds", "0"}), 1u);
+  EXPECT_EQ(samples({"-r", "7"}), 7u);
+  EXPECT_EQ(samples({"-r", "7", "--row-seconds", "0"}), 1u);
+  EXPECT_EQ(samples({"--row-seconds", "1000"}), 5u);
+}
+
 TEST(Bench, SyntheticShapeNeedsNoFiles) {
   const ToolRun run = run_tool(
       {"bench", "--synthetic", "tiny", "--layers", "2",    "--mix",    "mlp-nvfp4-rest-fp8",
