@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "tests/tool/run_tool.h"
@@ -279,7 +280,8 @@ class DamagedModel {
   TempFolder folder_;
 };
 
-void expect_refused(const DamagedModel& model, const std::string& part) {
+// `parts`: the file, what was expected of it and what was found.
+void expect_refused(const DamagedModel& model, const std::vector<std::string>& parts) {
   for (const char* command : {"inspect", "generate"}) {
     std::vector<std::string> args = {command, model.path()};
     if (std::string(command) == "generate") args.insert(args.end(), {"-p", "The"});
@@ -288,7 +290,9 @@ void expect_refused(const DamagedModel& model, const std::string& part) {
     EXPECT_EQ(run.out, "") << command;
     EXPECT_TRUE(run.err.starts_with("nibble: ")) << run.err;
     EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
-    EXPECT_NE(run.err.find(part), std::string::npos) << run.err;
+    for (const std::string& part : parts) {
+      EXPECT_NE(run.err.find(part), std::string::npos) << "no \"" << part << "\" in: " << run.err;
+    }
   }
 }
 
@@ -297,22 +301,28 @@ TEST(Refusal, TruncatedShard) {
   const auto shard = model.shard();
   std::filesystem::permissions(shard, std::filesystem::perms::owner_write,
                                std::filesystem::perm_options::add);
-  std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 1000);
-  expect_refused(model, shard.filename().string());
+  const auto bytes = std::filesystem::file_size(shard) - 1000;
+  std::filesystem::resize_file(shard, bytes);
+  std::uint64_t header = 0;
+  std::ifstream(shard, std::ios::binary).read(reinterpret_cast<char*>(&header), sizeof header);
+  const auto data = bytes - 8 - header;
+  expect_refused(model, {shard.filename().string(), "data_offsets [", "end beyond the data",
+                         "truncated, it holds " + std::to_string(data) + " bytes of data"});
 }
 
 TEST(Refusal, ShardThatIsAbsent) {
   const DamagedModel model;
   const auto shard = model.shard();
   std::filesystem::remove(shard);
-  expect_refused(model, shard.filename().string());
+  expect_refused(model, {shard.filename().string(), "shard named by model.safetensors.index.json for",
+                         "does not exist"});
 }
 
 TEST(Refusal, BrokenConfig) {
   const DamagedModel model;
   std::filesystem::remove(model.file("config.json"));
   model.folder().write("config.json", "{\"model_type\": \"qwen3_5\", ");
-  expect_refused(model, "config.json");
+  expect_refused(model, {"config.json", "JSON", "unexpected end of input"});
 }
 
 TEST(Refusal, NoTokenizer) {
@@ -320,14 +330,15 @@ TEST(Refusal, NoTokenizer) {
   std::filesystem::remove(model.file("tokenizer.json"));
   const ToolRun run = run_tool({"generate", model.path(), "-p", "The", "-q"});
   EXPECT_EQ(run.code, 3) << run.err;
-  EXPECT_NE(run.err.find("tokenizer.json"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("expected a model with tokenizer.json, found none"), std::string::npos)
+      << run.err;
 }
 
 TEST(Refusal, UnknownArchitectureNamesTheKnown) {
   const DamagedModel model;
   std::filesystem::remove(model.file("config.json"));
   model.folder().write("config.json", "{\"model_type\": \"mamba\"}");
-  expect_refused(model, "qwen3_5");
+  expect_refused(model, {"config.json: model_type", "is called \"mamba\"", "known are qwen3_5"});
 }
 
 TEST(Refusal, MoreMemoryThanThereIs) {
