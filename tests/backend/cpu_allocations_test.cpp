@@ -49,7 +49,7 @@ struct Steps {
 };
 
 TEST(Allocations, TheCounterCounts) {
-  const std::vector<int>* p = nullptr;
+  const std::vector<int>* volatile p = nullptr;  // else the compiler leaves the pair out
   const std::uint64_t counted = test::allocations_in([&] { p = new std::vector<int>(100); });
   delete p;
   EXPECT_GE(counted, 2u);

@@ -42,6 +42,7 @@ std::uint64_t of_answers(Model& model, int n) {
 
 TEST(EngineAllocations, NoneInAStep) {
   Model model = load(options(4, 192), Device::cpu(1));
+  EXPECT_GT(allocations_in([&] { model.new_session(); }), 0u) << "nothing is counted";
   of_answers(model, 5);  // whatever is made once
   EXPECT_EQ(of_answers(model, 5), 0u);
   EXPECT_EQ(of_answers(model, 220), 0u);

@@ -8,6 +8,7 @@
 #include "backends/cpu/ops/linear.h"
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/json_file.h"
+#include "core/checkpoint/weights.h"
 #include "models/qwen3_5_config.h"
 #include "tests/golden/fixture.h"
 #include "tests/support/buffers.h"
