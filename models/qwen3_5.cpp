@@ -73,7 +73,8 @@ class Qwen3_5 final : public Decoder {
 
   DecoderInfo info() const override {
     return {"qwen3_5", static_cast<std::int64_t>(blocks_.size()), config_.hidden, config_.vocab,
-            config_.max_positions, config_.eos_ids};
+            config_.max_positions, config_.eos_ids, config_.rope_theta, config_.rms_eps,
+            config_.rotary_dim, config_.tied};
   }
 
   Tensor forward(Step& s) const override {

@@ -23,8 +23,7 @@ namespace {
 constexpr const char* kFooter =
     R"(One line is one message; a backslash at the end of a line continues it. The state is kept between
 turns: only what is new is read. Answers go to standard output, one after the other, so that a pipe
-works as well as a terminal:
-  printf 'What is the capital of Japan?\nAnd of Italy?\n' | nibble chat models/qwen
+works as well as a terminal.
 
 In the conversation:
   /help          this list
@@ -33,7 +32,11 @@ In the conversation:
   /stats         tokens and times of the last answer
   /exit          leave (as Ctrl-D)
   //TEXT         send a message that starts with a slash
-Ctrl-C stops the answer; a second one leaves.)";
+Ctrl-C stops the answer; a second one leaves.
+
+Examples:
+  nibble chat models/qwen --system "Answer in one sentence."
+  printf 'What is the capital of Japan?\nAnd of Italy?\n' | nibble chat models/qwen)";
 
 constexpr const char* kCommands =
     "/help  /system TEXT  /reset  /stats  /exit  //TEXT sends a slash; \\ at a line's end "

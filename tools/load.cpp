@@ -54,6 +54,10 @@ fs::path model_folder(const std::string& path) {
   }
   const fs::path folder = given.has_parent_path() ? given.parent_path() : fs::path(".");
   const std::string extension = given.extension().string();
+  if (extension == ".gguf") {
+    throw Failure(kBadModel, fmt::format("model {}: {}, found a GGUF file: that format is not supported yet",
+                                         in_quotes(path), kExpected));
+  }
   const bool of_checkpoint =
       extension == ".json" || extension == ".safetensors" || extension == ".jinja";
   if (of_checkpoint && fs::exists(folder / "config.json", ignored)) return folder;

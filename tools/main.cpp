@@ -21,18 +21,11 @@ constexpr const char* kFooter = R"(Examples:
   nibble generate models/qwen -p "The capital of France is" -n 32
   nibble chat models/qwen --system "Answer in one sentence."
   nibble inspect models/qwen --memory
-  nibble bench --synthetic qwen3_5-27b --layers 4
-  nibble COMMAND --help        all options of a command, with examples
+  nibble bench --synthetic qwen3_5-27b --layers 4 -p 128 -n 16 -d 0 -b 1
+  nibble COMMAND --help        all options of a command, with examples)";
 
-Exit codes:
-  0    done (also when the reader of the output has left)
-  1    an error while running
-  2    the command line is wrong
-  3    the model cannot be loaded
-  4    out of memory
-  130  interrupted with Ctrl-C
-
-Environment: NO_COLOR=1 turns colours off; they are only used on a terminal.)";
+constexpr const char* kEnvironment =
+    R"(Environment: NO_COLOR=1 turns colours off; they are only used on a terminal.)";
 
 std::size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<std::size_t> row(b.size() + 1);
@@ -84,7 +77,7 @@ std::string suggestion(const std::string& found, const std::vector<std::string>&
 
 int dispatch(Console& console, int argc, char** argv) {
   CLI::App root("nibble: runs 4-bit hybrid language models", "nibble");
-  root.footer(kFooter);
+  root.footer(fmt::format("{}\n\n{}\n\n{}", kFooter, kExitCodes, kEnvironment));
   root.get_formatter()->column_width(36);
   root.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   root.set_help_flag("-h,--help", "this text");

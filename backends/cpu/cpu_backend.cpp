@@ -99,6 +99,7 @@ void CpuBackend::run(std::size_t index, const Batch& batch, StepOutput& out,
                                          std::to_string(index));
   }
   const auto start = std::chrono::steady_clock::now();
+  const std::uint64_t arenas = arenas_made_;
   const FloatEnv env;
   const BoundProgram& program = l.bound[index];
   l.checker(program.limits, batch, l.delta);
@@ -116,6 +117,7 @@ void CpuBackend::run(std::size_t index, const Batch& batch, StepOutput& out,
   const auto prefill = step.rows_of[static_cast<std::size_t>(Section::prefill)];
   const double share = static_cast<double>(prefill) / static_cast<double>(step.rows());
   ++stats_.steps;
+  stats_.allocations += arenas_made_ - arenas;
   stats_.last_launches = program.ops.size();
   stats_.launches += program.ops.size();
   stats_.prefill_tokens += static_cast<std::uint64_t>(prefill);

@@ -43,6 +43,7 @@ class CpuBackend final : public Backend {
   mutable Parallel parallel_;
   DeviceInfo device_;
   StepStats stats_;
+  std::uint64_t arenas_made_ = 0;  // by prepare(), and by any step that should not have
   std::unique_ptr<Loaded> loaded_;
 };
 

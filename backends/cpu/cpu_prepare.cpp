@@ -142,9 +142,9 @@ void CpuBackend::prepare(ModelSpec spec, const StateSizes& sizes,
   auto l = std::make_unique<Loaded>(isa_, parallel_);
   l->sizes = sizes;
   l->layout = spec.state;
-  l->weight_block = Block(memory.weights + memory.constants, "weights");
-  l->state_block = Block(memory.kv + memory.delta + TokenCounts::bytes(sizes), "state");
-  l->scratch_block = Block(memory.scratch, "scratch");
+  l->weight_block = Block(memory.weights + memory.constants, "weights", arenas_made_);
+  l->state_block = Block(memory.kv + memory.delta + TokenCounts::bytes(sizes), "state", arenas_made_);
+  l->scratch_block = Block(memory.scratch, "scratch", arenas_made_);
   l->state_block.touch();
   l->scratch_block.touch();
 

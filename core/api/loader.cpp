@@ -72,6 +72,31 @@ std::vector<ProgramClass> classes_for(const LoadOptions& how) {
   return classes;
 }
 
+// What a person wants to know of a checkpoint: layers, quantisation, files.
+void describe_model(const DecoderInfo& model, const QuantConfig& quant, Draft& d) {
+  ModelInfo& info = d.info;
+  const StateLayout& state = d.spec.state;
+  if (!state.attention.empty()) {
+    const AttentionShape& a = state.attention.front();
+    info.attention = {static_cast<std::int64_t>(state.attention.size()), a.heads, a.kv_heads, a.head_dim,
+                      model.rotary_dim, model.rope_theta};
+  }
+  if (!state.delta.empty()) {
+    const DeltaShape& s = state.delta.front();
+    info.delta_net = {static_cast<std::int64_t>(state.delta.size()), s.key_heads, s.value_heads, s.key_dim,
+                      s.value_dim, s.conv_kernel};
+  }
+  info.rms_eps = model.rms_eps;
+  info.tied_head = model.tied_head;
+  info.quantisation = {quant.method_name(), quant.described(), quant.ignored()};
+  for (const TensorInfo& t : d.source->tensors()) {
+    const std::string name = std::filesystem::path(d.source->file_of(t)).filename().string();
+    if (info.files.empty() || info.files.back().name != name) info.files.push_back({name, 0, 0});
+    ++info.files.back().tensors;
+    info.files.back().bytes += t.bytes.size();
+  }
+}
+
 void describe_formats(const ModelSpec& spec, ModelInfo& info) {
   std::map<std::string, ModelInfo::FormatRow> rows;
   for (const Weight& w : spec.weights) {
@@ -117,7 +142,8 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
   Draft d;
   d.backend = make_backend(on);
   d.source = std::move(source);
-  const Weights weights = Weights::root(d.source, QuantConfig::read(config, hf_quant));
+  const QuantConfig quant = QuantConfig::read(config, hf_quant);
+  const Weights weights = Weights::root(d.source, quant);
   d.decoder = entry.make(config, weights);
   d.info.notes = weights.finish();
 
@@ -162,9 +188,24 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
   d.info.delta_bytes = d.memory.delta;
   d.info.scratch_bytes = d.memory.scratch;
   d.info.count_bytes = d.memory.counts;
+  describe_model(model, quant, d);
   describe_formats(d.spec, d.info);
   describe_work(d.spec, d.info);
   return d;
+}
+
+void add_text_side(Draft& d, Model::Impl& model) {
+  for (const std::int32_t t : d.engine.stop_tokens) {
+    if (std::find(model.stop_tokens.begin(), model.stop_tokens.end(), t) == model.stop_tokens.end()) {
+      model.stop_tokens.push_back(t);
+    }
+  }
+  d.info.stop_tokens = model.stop_tokens;
+  if (model.tokenizer) {
+    d.info.tokenizer = "byte-level BPE";  // the only kind that is read
+    d.info.tokenizer_size = static_cast<std::int64_t>(model.tokenizer->size());
+  }
+  d.info.chat_template = model.chat_template.has_value();
 }
 
 void bring_up(Draft d, const LoadOptions& how, Model::Impl& model) {
@@ -190,11 +231,6 @@ void bring_up(Draft d, const LoadOptions& how, Model::Impl& model) {
   d.backend->prepare(std::move(d.spec), d.engine.sizes, loaded);
   d.source.reset();
   model.info = std::move(d.info);
-  for (const std::int32_t t : d.engine.stop_tokens) {
-    if (std::find(model.stop_tokens.begin(), model.stop_tokens.end(), t) == model.stop_tokens.end()) {
-      model.stop_tokens.push_back(t);
-    }
-  }
   d.engine.stop_tokens = model.stop_tokens;
   model.engine = std::make_unique<EngineLoop>(std::move(d.backend), std::move(d.engine),
                                           model.tokenizer ? &model.tokenizer->impl().bpe : nullptr);

@@ -27,6 +27,9 @@ struct Draft {
 Draft draft_model(const JsonView& config, const JsonView* hf_quant,
                   std::shared_ptr<const TensorSource> source, const Device& on, const LoadOptions& how);
 
+// Joins the stop tokens of both sides and notes tokenizer and template in the draft's info.
+void add_text_side(Draft& draft, Model::Impl& model);
+
 // Compares the plan with what is free, then moves the weights.
 void bring_up(Draft draft, const LoadOptions& how, Model::Impl& model);
 

@@ -17,7 +17,9 @@ Draft draft_folder(const std::filesystem::path& dir, const Device& on, const Loa
   if (!std::filesystem::is_directory(dir)) {
     throw Error(ErrorCode::not_found,
                 dir.string() + ": expected a folder with config.json and safetensors, found " +
-                    (std::filesystem::exists(dir) ? "a file" : "nothing"));
+                    (!std::filesystem::exists(dir)    ? "nothing"
+                     : dir.extension() == ".gguf" ? "a GGUF file: that format is not supported yet"
+                                                  : "a file"));
   }
   const std::string config_path = (dir / "config.json").string();
   const Json config = read_json_object(config_path);
@@ -49,16 +51,18 @@ Model Model::load(const std::filesystem::path& dir, const Device& on, const Load
   auto model = std::make_shared<Impl>();
   read_text_side(dir, *model);
   check_vocabulary(*model, draft);
+  add_text_side(draft, *model);
   bring_up(std::move(draft), how, *model);
   return Model(std::move(model));
 }
 
 ModelInfo Model::inspect(const std::filesystem::path& dir, std::vector<TensorRow>* tensors,
                          const Device& on, const LoadOptions& how) {
-  const Draft draft = draft_folder(dir, on, how);
+  Draft draft = draft_folder(dir, on, how);
   Impl model;
   read_text_side(dir, model);
   check_vocabulary(model, draft);
+  add_text_side(draft, model);
   if (tensors != nullptr) {
     for (const Weight& w : draft.spec.weights) {
       tensors->push_back({w.name, weight_format_name(w.format),
@@ -88,7 +92,9 @@ Model Model::synthetic(const SyntheticOptions& what, const Device& on, const Loa
   }
   auto source = std::make_shared<SyntheticSource>(what.seed, synthetic_policy(what.mix));
   auto model = std::make_shared<Impl>();
-  bring_up(draft_model(JsonView(config, what.shape), nullptr, source, on, how), how, *model);
+  Draft draft = draft_model(JsonView(config, what.shape), nullptr, source, on, how);
+  add_text_side(draft, *model);
+  bring_up(std::move(draft), how, *model);
   return Model(std::move(model));
 }
 

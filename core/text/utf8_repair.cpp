@@ -38,11 +38,10 @@ Broken measure(std::string_view text) {
 }  // namespace
 
 void Utf8Repair::push(std::string_view bytes, std::string& out) {
-  std::string joined;
   if (!waiting_.empty()) {
-    joined = std::move(waiting_);
-    joined += bytes;
-    bytes = joined;
+    joined_ = waiting_;
+    joined_ += bytes;
+    bytes = joined_;
     waiting_.clear();
   }
   std::size_t good = 0;  // bytes in front that are well formed and not yet copied

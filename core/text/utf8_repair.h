@@ -16,6 +16,7 @@ class Utf8Repair {
 
  private:
   std::string waiting_;  // at most 3 bytes
+  std::string joined_;   // these and what came next; a member so that it keeps its memory
 };
 
 }  // namespace nibble

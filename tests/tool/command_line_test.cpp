@@ -16,25 +16,34 @@ bool one_line(const std::string& text) {
   return !text.empty() && text.find('\n') == text.size() - 1 && text.starts_with("nibble: ");
 }
 
+void expect_exit_codes(const std::string& help) {
+  for (const char* line :
+       {"\nExit codes:\n", "\n  0    done", "\n  1    an error", "\n  2    the command line",
+        "\n  3    the model", "\n  4    out of memory", "\n  130  interrupted"}) {
+    EXPECT_NE(help.find(line), std::string::npos) << line << "\n" << help;
+  }
+}
+
 TEST(CommandLine, HelpNamesCommandsAndExitCodes) {
   const ToolRun run = run_tool({"--help"});
   EXPECT_EQ(run.code, 0);
   EXPECT_EQ(run.err, "");
   for (const std::string& command : kCommands)
     EXPECT_NE(run.out.find("\n  " + command), std::string::npos) << command;
-  for (const char* line : {"  0    done", "  1    an error", "  2    the command line",
-                           "  3    the model", "  4    out of memory", "  130  interrupted"}) {
-    EXPECT_NE(run.out.find(line), std::string::npos) << line;
-  }
+  expect_exit_codes(run.out);
 }
 
-TEST(CommandLine, EveryCommandHasHelpWithExamples) {
+TEST(CommandLine, EveryCommandHasHelpWithExamplesAndExitCodes) {
   for (const std::string& command : kCommands) {
     const ToolRun run = run_tool({command, "--help"});
     EXPECT_EQ(run.code, 0) << command;
     EXPECT_EQ(run.err, "") << command;
     EXPECT_NE(run.out.find("nibble " + command), std::string::npos) << command;
     EXPECT_NE(run.out.find("MODEL"), std::string::npos) << command;
+    const std::size_t examples = run.out.find("\nExamples:\n");
+    ASSERT_NE(examples, std::string::npos) << run.out;
+    EXPECT_NE(run.out.find("nibble " + command + " models/", examples), std::string::npos) << run.out;
+    expect_exit_codes(run.out);
   }
 }
 
@@ -143,12 +152,15 @@ TEST(CommandLine, ModelsThatAreNone) {
   const TempFolder folder;
   folder.write("notes.txt", "no model");
   folder.write("model.safetensors", "");
+  folder.write("model-Q4_K_M.gguf", "GGUF");
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"/nonexistent/model", "found nothing at this path"},
       {folder.path().string(), "found a folder without config.json"},
       {(folder.path() / "notes.txt").string(), "found a file that is no part of such a folder"},
       {(folder.path() / "model.safetensors").string(),
        "found a file with no config.json beside it"},
+      {(folder.path() / "model-Q4_K_M.gguf").string(),
+       "found a GGUF file: that format is not supported yet"},
   };
   for (const auto& [path, found] : cases) {
     for (const std::vector<std::string>& args :
