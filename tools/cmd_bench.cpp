@@ -64,9 +64,7 @@ class Bench final : public Command {
     add_choice(app(), "-o,--output", output_, {"md", "json", "csv"}, "format of the result")
         ->group("Output");
     model_.add_device(app());
-    add_int(app(), "--step-tokens", model_.step_tokens, 64, 1 << 20,
-            "rows of the largest step, a multiple of 64")
-        ->group("Memory");
+    model_.add_step_tokens(app());
     model_.output.add(app());
   }
 
@@ -161,7 +159,19 @@ class Bench final : public Command {
     return cases;
   }
 
+  // The library names its own options; here they follow from the rows.
   Loaded load(Console& console) {
+    try {
+      return load_for_rows(console);
+    } catch (const Failure& e) {
+      if (e.code() != kNoMemory) throw;
+      throw Failure(kNoMemory, std::string(e.what()) +
+                                   "; bench takes kv_tokens and max_sequences from --prefill, "
+                                   "--decode, --depth and --batch");
+    }
+  }
+
+  Loaded load_for_rows(Console& console) {
     const std::vector<BenchCase> cases = plan();
     LoadOptions how = model_.load_options();
     how.kv_tokens = 64;

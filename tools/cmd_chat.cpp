@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "core/text/utf8_repair.h"
 #include "nibble/error.h"
 #include "tools/args.h"
 #include "tools/command.h"
@@ -84,6 +85,13 @@ class Chat final : public Command {
         return kOk;
       }
       if (line.find_first_not_of(" \t\n") == std::string::npos) continue;
+      if (const auto at = utf8_error(line)) {
+        const std::string problem = fmt::format(
+            "standard input: expected UTF-8, found a message that is none at byte {}", *at);
+        if (!terminal) throw Failure(kFailed, problem);
+        console.error(problem + "; the conversation is as it was");
+        continue;
+      }
       if (line[0] == '/' && !line.starts_with("//")) {
         if (!obey(console, talk, line)) return kOk;
         continue;
@@ -122,7 +130,7 @@ class Chat final : public Command {
       console.err(fmt::format("{} turns, {} tokens held, room for {}{}\n", talk.turns(),
                               talk.tokens(), talk.room(), last_ ? "; last answer: " + *last_ : ""));
     } else {
-      console.note(
+      console.error(
           fmt::format("expected a command of /help, found {} (a message that starts with / is "
                       "written with //)",
                       in_quotes(name)));

@@ -164,7 +164,7 @@ class Inspect final : public Command {
         ->group("Output");
     model_.add_device(app());
     model_.add_sizes(app());
-    add_int(app(), "--max-sequences", model_.max_sequences, 1, 1 << 16,
+    add_int(app(), "--max-sequences", model_.max_sequences, 1, limits::max_sequences,
             "sessions that hold state at once")
         ->group("Memory");
     model_.output.add(app());

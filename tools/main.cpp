@@ -75,6 +75,41 @@ std::string suggestion(const std::string& found, const std::vector<std::string>&
                   command.get_name(), in_quotes(extra), see));
 }
 
+// CLI11 takes the next argument as the value of `--prompt=`, so an empty value becomes an argument of
+// its own. What follows an option that takes a value is that value, whatever it looks like. Last
+// argument first, as CLI11 wants them.
+std::vector<std::string> arguments(const CLI::App& root, int argc, char** argv) {
+  const auto all = root.get_subcommands([](const CLI::App*) { return true; });
+  const CLI::App* command = nullptr;
+  const auto takes_value = [&](const std::string& flag) {
+    const CLI::Option* option = command == nullptr ? nullptr : command->get_option_no_throw(flag);
+    return option != nullptr && option->get_items_expected_max() > 0;
+  };
+  std::vector<std::string> out;
+  bool is_value = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string text = argv[i];
+    if (text == "--" && !is_value) {
+      out.insert(out.end(), argv + i, argv + argc);
+      break;
+    }
+    for (const CLI::App* each : all) {
+      if (command == nullptr && each->get_name() == text) command = each;
+    }
+    const bool option = !is_value && text.size() > 1 && text[0] == '-';
+    is_value = option && takes_value(text);
+    if (option && text.starts_with("--") && text.back() == '=' &&
+        takes_value(text.substr(0, text.size() - 1))) {
+      out.push_back(text.substr(0, text.size() - 1));
+      out.emplace_back();
+    } else {
+      out.push_back(text);
+    }
+  }
+  std::reverse(out.begin(), out.end());
+  return out;
+}
+
 int dispatch(Console& console, int argc, char** argv) {
   CLI::App root("nibble: runs 4-bit hybrid language models", "nibble");
   root.footer(fmt::format("{}\n\n{}\n\n{}", kFooter, kExitCodes, kEnvironment));
@@ -94,7 +129,7 @@ int dispatch(Console& console, int argc, char** argv) {
   }
 
   try {
-    root.parse(argc, argv);
+    root.parse(arguments(root, argc, argv));
   } catch (const CLI::CallForHelp&) {
     console.out(root.help());
     return kOk;

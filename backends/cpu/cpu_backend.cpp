@@ -10,14 +10,6 @@
 namespace nibble::cpu {
 namespace {
 
-int checked_threads(const BackendOptions& options) {
-  if (options.threads < 0) {
-    throw Error(ErrorCode::invalid_argument, "[cpu] threads: expected 0 (all) or more, found " +
-                                                 std::to_string(options.threads));
-  }
-  return options.threads;
-}
-
 struct CpuSnapshot final : Backend::Snapshot {
   std::vector<std::byte> state;
   TokenCounts::Sparse counts;
@@ -60,7 +52,7 @@ void show(const Observer& observer, const BoundOp& op, const Step& step) {
 }  // namespace
 
 CpuBackend::CpuBackend(const BackendOptions& options)
-    : isa_(isa_from_name(options.kernels)), parallel_(checked_threads(options)) {
+    : isa_(isa_from_name(options.kernels)), parallel_(options.threads) {
   const MachineMemory memory = machine_memory();
   device_.backend = "cpu";
   device_.name = processor_name();

@@ -16,8 +16,8 @@ struct Loaded;
 
 class CpuBackend final : public Backend {
  public:
-  // Throws Error(unsupported) for kernels that this processor has not, Error(invalid_argument) for
-  // a negative number of threads.
+  // Throws Error(unsupported) for kernels that this processor has not, Error(invalid_argument |
+  // out_of_memory) for a number of threads that is out of range or that the system does not allow.
   explicit CpuBackend(const BackendOptions& options);
   ~CpuBackend() override;
 

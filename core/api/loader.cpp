@@ -5,9 +5,10 @@
 #include <map>
 
 #include "core/api/registries.h"
-#include "core/base/mapped_file.h"
+#include "core/base/files.h"
 #include "core/checkpoint/json_file.h"
 #include "core/checkpoint/quant_config.h"
+#include "core/text/chat/source_limit.h"
 #include "nibble/error.h"
 
 namespace nibble {
@@ -43,20 +44,24 @@ void check(const LoadOptions& how) {
   const auto refuse = [](const std::string& what) {
     throw Error(ErrorCode::invalid_argument, "[load options] " + what);
   };
-  if (how.max_sequences < 1 || how.max_sequences > 4096) {
-    refuse("max_sequences: expected 1 to 4096, found " + std::to_string(how.max_sequences));
+  if (how.max_sequences < 1 || how.max_sequences > limits::max_sequences) {
+    refuse("max_sequences: expected 1 to " + std::to_string(limits::max_sequences) + ", found " +
+           std::to_string(how.max_sequences));
   }
-  if (how.kv_tokens < 1 || how.kv_tokens > (std::int64_t{1} << 32)) {
-    refuse("kv_tokens: expected 1 to 2^32, found " + std::to_string(how.kv_tokens));
+  if (how.kv_tokens < 1 || how.kv_tokens > limits::kv_tokens) {
+    refuse("kv_tokens: expected 1 to " + std::to_string(limits::kv_tokens) + ", found " +
+           std::to_string(how.kv_tokens));
   }
   const std::int64_t least = (how.max_sequences + 2 * kPageTokens - 1) / kPageTokens * kPageTokens;
-  if (how.step_tokens < least || how.step_tokens % kPageTokens != 0 || how.step_tokens > (1 << 20)) {
+  if (how.step_tokens < least || how.step_tokens % kPageTokens != 0 ||
+      how.step_tokens > limits::step_tokens) {
     refuse("step_tokens: expected a multiple of 64 from " + std::to_string(least) + " (for " +
-           std::to_string(how.max_sequences) + " sequences) to 1048576, found " +
+           std::to_string(how.max_sequences) + " sequences) to " + std::to_string(limits::step_tokens) + ", found " +
            std::to_string(how.step_tokens));
   }
-  if (how.max_drafts < 0 || how.max_drafts > 15) {
-    refuse("max_drafts: expected 0 to 15, found " + std::to_string(how.max_drafts));
+  if (how.max_drafts < 0 || how.max_drafts > limits::max_drafts) {
+    refuse("max_drafts: expected 0 to " + std::to_string(limits::max_drafts) + ", found " +
+           std::to_string(how.max_drafts));
   }
 }
 
@@ -117,6 +122,16 @@ void describe_work(const ModelSpec& spec, ModelInfo& info) {
     ModelInfo::LinearWork& work = linear->x.rows == Rows::tokens ? info.body : info.head;
     work.parameters += w.rows * w.cols;
     work.bytes += w.bytes();
+  }
+}
+
+// An editor's byte order mark would become the first token of every prompt, a NUL ends nothing but
+// would be one of its characters.
+void tidy_template(std::string& source, const std::string& name) {
+  if (source.starts_with("\xEF\xBB\xBF")) source.erase(0, 3);
+  if (const std::size_t nul = source.find('\0'); nul != std::string::npos) {
+    throw Error(ErrorCode::bad_file,
+                name + ": expected text, found a NUL at byte " + std::to_string(nul));
   }
 }
 
@@ -237,7 +252,7 @@ void bring_up(Draft d, const LoadOptions& how, Model::Impl& model) {
 }
 
 void read_text_side(const std::filesystem::path& dir, Model::Impl& model) {
-  const auto present = [&](const char* name) { return std::filesystem::exists(dir / name); };
+  const auto present = [&](const char* name) { return file_present(dir / name); };
   if (present("tokenizer.json")) {
     model.tokenizer.emplace(std::make_shared<const Tokenizer::Impl>(
         Tokenizer::Impl{BpeTokenizer::from_file(dir / "tokenizer.json")}));
@@ -257,11 +272,13 @@ void read_text_side(const std::filesystem::path& dir, Model::Impl& model) {
     }
   }
   if (present("chat_template.jinja")) {
-    const MappedFile file(dir / "chat_template.jinja");
-    source.assign(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+    source = read_text_file(dir / "chat_template.jinja", kLargestTemplate);
     name = (dir / "chat_template.jinja").string();
   }
-  if (!name.empty()) model.chat_template.emplace(std::move(source), std::move(name));
+  if (!name.empty()) {
+    tidy_template(source, name);
+    model.chat_template.emplace(std::move(source), std::move(name));
+  }
   if (present("generation_config.json")) {
     const Json config = read_json_object(dir / "generation_config.json");
     if (const Json* eos = config.find("eos_token_id"); eos != nullptr && !eos->is_null()) {

@@ -4,9 +4,11 @@
 
 #include "core/api/loader.h"
 #include "core/api/registries.h"
+#include "core/base/files.h"
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/json_file.h"
 #include "core/checkpoint/synthetic.h"
+#include "core/text/utf8_repair.h"
 #include "nibble/error.h"
 
 namespace nibble {
@@ -14,20 +16,14 @@ namespace {
 
 // config.json, hf_quant_config.json and the tensors of a folder.
 Draft draft_folder(const std::filesystem::path& dir, const Device& on, const LoadOptions& how) {
-  if (!std::filesystem::is_directory(dir)) {
-    throw Error(ErrorCode::not_found,
-                dir.string() + ": expected a folder with config.json and safetensors, found " +
-                    (!std::filesystem::exists(dir)    ? "nothing"
-                     : dir.extension() == ".gguf" ? "a GGUF file: that format is not supported yet"
-                                                  : "a file"));
-  }
+  expect_folder(dir, "", "config.json and safetensors");
   const std::string config_path = (dir / "config.json").string();
   const Json config = read_json_object(config_path);
   const JsonView view(config, config_path);
   const std::string quant_path = (dir / "hf_quant_config.json").string();
   Json quant;
   std::optional<JsonView> quant_view;
-  if (std::filesystem::exists(quant_path)) {
+  if (file_present(quant_path)) {
     quant = read_json_object(quant_path);
     quant_view.emplace(quant, quant_path);
   }
@@ -128,6 +124,14 @@ std::string Model::render_chat(std::span<const ChatMessage> messages, const Chat
   Json input = impl_->template_tokens;
   Json::Array list;
   for (const ChatMessage& m : messages) {
+    for (const std::string* part : {&m.role, &m.content}) {
+      if (const auto at = utf8_error(*part)) {
+        throw Error(ErrorCode::invalid_argument,
+                    "[chat] message " + std::to_string(list.size() + 1) +
+                        (part == &m.role ? ": its role" : ": its text") +
+                        " is not UTF-8 at byte " + std::to_string(*at));
+      }
+    }
     list.push_back(Json::Object{{"role", m.role}, {"content", m.content}});
   }
   input.set("messages", std::move(list));
@@ -138,7 +142,14 @@ std::string Model::render_chat(std::span<const ChatMessage> messages, const Chat
       throw Error(ErrorCode::invalid_argument,
                   std::string("[chat] extra_json: expected an object, found ") + extra.type_name());
     }
-    for (const auto& [key, value] : extra.as_object()) input.set(key, value);
+    for (const auto& [key, value] : extra.as_object()) {
+      if (key == "messages" || key == "add_generation_prompt") {
+        throw Error(ErrorCode::invalid_argument,
+                    "[chat] extra_json: expected further values, found \"" + key +
+                        "\", which is given beside it");
+      }
+      input.set(key, value);
+    }
   }
   return impl_->chat_template->render(input);
 }

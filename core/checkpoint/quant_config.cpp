@@ -34,7 +34,10 @@ struct Side {
   int bits = 0;
   bool dynamic = false;
   std::string strategy;
-  int group = 0;
+  static constexpr int kNoGroup = -2;
+  int group = kNoGroup;
+
+  std::string group_text() const { return group == kNoGroup ? "none" : std::to_string(group); }
 };
 
 Side read_side(const JsonView& at, std::string_view key) {
@@ -51,7 +54,7 @@ Side read_side(const JsonView& at, std::string_view key) {
   }
   if (!v.boolean_or("symmetric", true)) unsupported(v, "symmetric", "expected true, found false");
   side.strategy = v.string_or("strategy", "");
-  side.group = static_cast<int>(v.integer_or("group_size", 0, -1, 1 << 20));
+  side.group = static_cast<int>(v.integer_or("group_size", Side::kNoGroup, -1, 1 << 20));
   if (v.has("dynamic")) {
     const Json& dynamic = v.at("dynamic").json();
     if (!dynamic.is_bool() && !(dynamic.is_string() && dynamic.as_string() == "local")) {
@@ -61,7 +64,7 @@ Side read_side(const JsonView& at, std::string_view key) {
   }
   if (side.bits == 4 && side.group != 16) {
     unsupported(v, "group_size",
-                "expected 16 for 4-bit floats, found " + std::to_string(side.group));
+                "expected 16 for 4-bit floats, found " + side.group_text());
   }
   if (side.bits == 4 && !side.strategy.empty() && side.strategy != "tensor_group") {
     unsupported(v, "strategy", "expected tensor_group for 4-bit floats, found " + side.strategy);
@@ -102,7 +105,7 @@ Kind activation_of(const JsonView& group, const Side& w, const Side& a) {
   if (a.strategy == "group" && a.group == 128) return Kind::fp8_token_group128;
   unsupported(v, "strategy",
               "expected token, tensor, or group of 128 for dynamic 8-bit floats, found " +
-                  a.strategy + " of " + std::to_string(a.group));
+                  a.strategy + (a.strategy == "group" ? " of " + a.group_text() : ""));
 }
 
 // Rotated or sparse weights decode to something else than their tensors say.
@@ -137,7 +140,8 @@ Kind algorithm(const JsonView& at) {
     if (name == row.name) {
       if (name.find("NVFP4") != std::string::npos &&
           at.integer_or("group_size", 16, -1, 1 << 20) != 16) {
-        unsupported(at, "group_size", "expected 16 for " + name);
+        unsupported(at, "group_size", "expected 16 for " + name + ", found " +
+                                          std::to_string(at.integer("group_size", -1, 1 << 20)));
       }
       return row.activation;
     }

@@ -70,4 +70,17 @@ void Utf8Repair::flush(std::string& out) {
   waiting_.clear();
 }
 
+std::optional<std::size_t> utf8_error(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    if (static_cast<unsigned char>(text[i]) < 0x80) {
+      ++i;
+      continue;
+    }
+    const int length = utf8_sequence_length(text.substr(i));
+    if (length == 0) return i;
+    i += static_cast<std::size_t>(length);
+  }
+  return std::nullopt;
+}
+
 }  // namespace nibble

@@ -99,6 +99,28 @@ TEST(Generate, SeedDecidesASampledText) {
             *sampled(std::to_string(drawn.find("seed")->as_uint())).find("tokens"));
 }
 
+TEST(Generate, AFullContextIsSaid) {
+  const ToolRun run = run_tool({"generate", model_path(), "-p", kPrompt, "--kv-tokens", "64", "-n",
+                                "500", "--ignore-stop-tokens"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_NE(run.err.find("the context is full (64 tokens)"), std::string::npos) << run.err;
+}
+
+TEST(Generate, ATemplateThatWritesNothingIsNamed) {
+  const TempFolder folder;
+  for (const auto& file : std::filesystem::directory_iterator(model_path())) {
+    const auto name = file.path().filename();
+    if (name != "chat_template.jinja") {
+      std::filesystem::create_symlink(std::filesystem::absolute(file), folder.path() / name);
+    }
+  }
+  folder.write("chat_template.jinja", "{# nothing #}");
+  const ToolRun run = run_tool({"generate", folder.path().string(), "--chat", "-p", "a"});
+  EXPECT_EQ(run.code, 1) << run.err;
+  EXPECT_NE(run.err.find("chat template: expected it to write a prompt"), std::string::npos)
+      << run.err;
+}
+
 TEST(Generate, StatsAndMessagesStayOnStderr) {
   const ToolRun run =
       run_tool({"generate", model_path(), "-p", kPrompt, "-n", "8", "--stats", "--verbose"});
