@@ -7,6 +7,7 @@
 
 #include "core/layers/layers.h"
 #include "models/qwen3_5_config.h"
+#include "nibble/error.h"
 
 namespace nibble {
 namespace {
@@ -65,6 +66,10 @@ class Qwen3_5 final : public Decoder {
       : config_(c),
         embed_tokens_(w / "model.embed_tokens", c.vocab, c.hidden),
         norm_(w / "model.norm", c.hidden, c.rms_eps, NormWeight::zero_centred) {
+    if (c.tied && w.has("lm_head")) {
+      throw Error(ErrorCode::bad_file, "[qwen3_5] tie_word_embeddings: expected false beside tensor \"" +
+                                           (w / "lm_head").path() + ".weight\", found true");
+    }
     if (!c.tied) lm_head_.emplace(w / "lm_head", c.vocab, c.hidden);
     for (std::size_t i = 0; i < c.full_attention.size(); ++i) {
       blocks_.emplace_back(c, w / "model.layers" / static_cast<int>(i), c.full_attention[i]);
@@ -73,7 +78,8 @@ class Qwen3_5 final : public Decoder {
 
   DecoderInfo info() const override {
     return {"qwen3_5", static_cast<std::int64_t>(blocks_.size()), config_.hidden, config_.vocab,
-            config_.max_positions, config_.eos_ids};
+            config_.max_positions, config_.eos_ids, config_.rope_theta, config_.rms_eps,
+            config_.rotary_dim, config_.tied};
   }
 
   Tensor forward(Step& s) const override {

@@ -18,6 +18,12 @@ constexpr std::int64_t kMostHeads = 4096, kMostDim = 65536;
   throw Error(ErrorCode::unsupported, at.path() + joint + key + ": " + what);
 }
 
+// A value of a hostile file: short enough for an error.
+std::string found_text(const Json& v) {
+  if (v.is_string()) return show_name(v.as_string());
+  return v.is_array() || v.is_object() ? std::string(v.type_name()) : v.dump();
+}
+
 void read_sizes(const JsonView& t, Qwen3_5Config& c) {
   c.vocab = t.integer("vocab_size", 1, 1 << 24);
   c.hidden = t.integer("hidden_size", 1, 1 << 20);
@@ -58,7 +64,7 @@ void read_rope(const JsonView& t, Qwen3_5Config& c) {
       type != "default") {
     unsupported(rope, "rope_type", "expected default, found " + show_name(type));
   }
-  const JsonView& theta = rope.has("rope_theta") ? rope : t;
+  const JsonView& theta = rope.has("rope_theta") || !t.has("rope_theta") ? rope : t;
   c.rope_theta = theta.number("rope_theta", std::numeric_limits<float>::min(),
                               std::numeric_limits<float>::max());
 
@@ -78,7 +84,7 @@ void read_rope(const JsonView& t, Qwen3_5Config& c) {
   for (const Json& section : rope.array("mrope_section")) {
     if (!section.is_integer() || section.as_double() < 0 || section.as_double() > 1 << 20) {
       rope.fail("mrope_section",
-                "expected integers of at least 0, found " + std::string(section.type_name()));
+                "expected integers from 0 to 1048576, found " + found_text(section));
     }
     pairs = std::min<std::int64_t>(pairs + section.as_int(), 1 << 20);
   }
@@ -121,7 +127,7 @@ std::vector<std::int32_t> token_ids(const JsonView& at, const char* key, std::in
   const auto add = [&](const Json& id) {
     if (!id.is_integer() || id.as_double() < 0 || id.as_double() >= static_cast<double>(vocab)) {
       at.fail(key, "expected token ids below vocab_size " + std::to_string(vocab) + ", found " +
-                       (id.is_number() ? id.dump() : id.type_name()));
+                       found_text(id));
     }
     ids.push_back(static_cast<std::int32_t>(id.as_int()));
   };
@@ -155,6 +161,11 @@ void check_variant(const JsonView& t) {
 Qwen3_5Config read_qwen3_5_config(const JsonView& config) {
   const JsonView t =
       model_type_of(config) == "qwen3_5_text" ? config : config.object("text_config");
+  // What wraps the text model may be of the family while the text model is not.
+  if (const std::string type = t.string_or("model_type", "qwen3_5_text");
+      type != "qwen3_5_text" && type != "qwen3_5") {
+    unsupported(t, "model_type", "expected qwen3_5_text, found " + show_name(type));
+  }
   Qwen3_5Config c;
   read_sizes(t, c);
   check_variant(t);

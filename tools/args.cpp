@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "core/text/utf8_repair.h"
 #include "tools/failure.h"
 #include "tools/units.h"
 
@@ -82,6 +83,15 @@ CLI::Option* add_choice(CLI::App& app, const std::string& flags, std::string& va
   return option;
 }
 
+CLI::Option* not_empty(CLI::Option* option) {
+  option->check(CLI::Validator(
+      [](std::string& text) -> std::string {
+        return text.empty() ? "expected a value that is not empty, found \"\"" : "";
+      },
+      ""));
+  return option;
+}
+
 CLI::Option* add_list(CLI::App& app, const std::string& flags, std::string& value,
                       const std::string& help) {
   return app.add_option(flags, value, help)->capture_default_str()->type_name("N,N,...");
@@ -125,12 +135,16 @@ void ModelArgs::add_path(CLI::App& app) {
 
 void ModelArgs::add_device(CLI::App& app) {
   const char* group = "Device";
-  app.add_option("--device,--backend", on,
-                 "where to run: cpu, cuda, cuda:1, cpu:mirror=sm90 (default: the best that is there)")
+  not_empty(app.add_option(
+      "--device,--backend", on,
+      "where to run: cpu, cuda, cuda:1, cpu:mirror=sm90 (default: the best that is there)"))
       ->type_name("NAME")
       ->group(group);
-  add_int(app, "--threads", threads, 0, 4096, "CPU threads; 0: all")->group(group);
-  app.add_option("--kernels", kernels, "CPU: avx512, avx2, neon or portable (default: the best)")
+  add_int(app, "--threads", threads, 0, std::numeric_limits<int>::max(),
+          "CPU threads; 0: all; at most 256 or twice the processors")
+      ->group(group);
+  not_empty(app.add_option("--kernels", kernels,
+                           "CPU: avx512, avx2, neon or portable (default: the best)"))
       ->type_name("NAME")
       ->group(group);
   add_choice(app, "--activations", activations, {"a16", "declared"},
@@ -140,12 +154,17 @@ void ModelArgs::add_device(CLI::App& app) {
 
 void ModelArgs::add_sizes(CLI::App& app) {
   const char* group = "Memory";
-  add_int64(app, "--kv-tokens", kv_tokens, 1, std::int64_t{1} << 31,
+  add_int64(app, "--kv-tokens", kv_tokens, 1, limits::kv_tokens,
             "positions of KV cache to reserve (rounded up to 64)")
       ->group(group);
-  CLI::Option* step = add_int(app, "--step-tokens", step_tokens, 64, 1 << 20,
-                              "rows of the largest step, a multiple of 64");
-  step->group(group);
+  add_step_tokens(app);
+}
+
+void ModelArgs::add_step_tokens(CLI::App& app) {
+  CLI::Option* step =
+      add_int(app, "--step-tokens", step_tokens, limits::least_step_tokens, limits::step_tokens,
+              "rows of the largest step, a multiple of 64 from 128 on");
+  step->group("Memory");
   step->check(CLI::Validator(
       [](std::string& text) -> std::string {
         int v = 0;
@@ -174,18 +193,28 @@ LoadOptions ModelArgs::load_options() const {
 
 void SamplingArgs::add(CLI::App& app) {
   const char* group = "Sampling";
-  add_int(app, "-n,--max-new-tokens", max_new_tokens, 1, 1 << 30, "length of the answer at most")
+  add_int(app, "-n,--max-new-tokens", max_new_tokens, 0, std::numeric_limits<int>::max(),
+          "length of the answer at most")
       ->group(group);
-  add_float(app, "--temperature", temperature, 0, 100, "0: always the likeliest token")
+  add_float(app, "--temperature", temperature, 0, limits::temperature, "0: always the likeliest token")
       ->group(group);
-  add_int(app, "--top-k", top_k, 0, 1 << 30, "only the K likeliest tokens; 0: all")->group(group);
-  add_float(app, "--top-p", top_p, 0, 1, "only the likeliest tokens that sum to P")->group(group);
+  add_int(app, "--top-k", top_k, 0, std::numeric_limits<int>::max(),
+          "only the K likeliest tokens; 0: all")
+      ->group(group);
+  CLI::Option* option = app.add_option("--top-p", top_p, "only the likeliest tokens that sum to P")
+                            ->capture_default_str();
+  option->group(group);
+  check_with(option, "X", [](const std::string& text) -> std::string {
+    double v = 0;
+    if (parse_real(text, v) && static_cast<float>(v) > 0 && v <= 1) return {};
+    return "expected a number over 0 and up to 1, found " + in_quotes(text);
+  });
   add_float(app, "--min-p", min_p, 0, 1, "only tokens of at least P times the likeliest")
       ->group(group);
   add_float(app, "--repetition-penalty", repetition_penalty, 0.01, 100,
             "over 1: tokens that occurred before get less likely")
       ->group(group);
-  CLI::Option* option =
+  option =
       app.add_option("--seed", seed, "same seed, same text (default: drawn, see --stats)");
   option->group(group);
   check_with(option, "N", [](const std::string& text) -> std::string {
@@ -200,7 +229,9 @@ void SamplingArgs::add(CLI::App& app) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(group);
   check_with(option, "TEXT", [](const std::string& text) -> std::string {
-    return text.empty() ? "expected a text that is not empty, found \"\"" : "";
+    if (text.empty()) return "expected a text that is not empty, found \"\"";
+    const auto at = utf8_error(text);
+    return at ? fmt::format("expected UTF-8, found a text that is none at byte {}", *at) : "";
   });
   app.add_flag("--ignore-stop-tokens", ignore_stop_tokens, "go on after the model's end tokens")
       ->group(group);

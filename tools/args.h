@@ -21,6 +21,8 @@ CLI::Option* add_float(CLI::App& app, const std::string& flags, float& value, do
                        double high, const std::string& help);
 CLI::Option* add_choice(CLI::App& app, const std::string& flags, std::string& value,
                         const std::vector<std::string>& choices, const std::string& help);
+// For an option that means something else when it is absent: an empty value is refused.
+CLI::Option* not_empty(CLI::Option* option);
 // Whole numbers separated by commas.
 CLI::Option* add_list(CLI::App& app, const std::string& flags, std::string& value,
                       const std::string& help);
@@ -43,6 +45,7 @@ struct ModelArgs {
   void add_path(CLI::App& app);
   void add_device(CLI::App& app);  // --device, --threads, --kernels, --activations and the rest
   void add_sizes(CLI::App& app);   // --kv-tokens, --step-tokens
+  void add_step_tokens(CLI::App& app);
   Device device() const;
   LoadOptions load_options() const;  // without callbacks
 };

@@ -137,7 +137,7 @@ std::string BenchReport::csv() const {
                std::to_string(step_bytes(info)), r.what.name(), is_decode(r) ? "decode" : "prefill",
                std::to_string(r.what.tokens), std::to_string(r.what.depth),
                std::to_string(r.what.batch), fmt::format("{:.6g}", r.mean),
-               fmt::format("{:.6g}", r.deviation), std::to_string(repetitions),
+               fmt::format("{:.6g}", r.deviation), std::to_string(r.samples.size()),
                has_roof ? fmt::format("{:.6g}", roof.read_bytes_per_second) : "",
                has_roof ? fmt::format("{:.6g}", roof.float_flops_per_second) : "",
                has_roof ? fmt::format("{:.4f}", roof_part(r)) : ""});

@@ -13,7 +13,7 @@ namespace nibble::tool {
 struct BenchReport {
   std::string model;  // name of the folder or the shape
   ModelInfo info;
-  int repetitions = 0;
+  int repetitions = 0;  // at most; a row has as many as its samples
   bool has_roof = false;
   Roof roof;
   std::vector<BenchResult> results;

@@ -93,7 +93,7 @@ std::int64_t BenchCase::positions() const {
   return kind == Kind::prefill ? tokens + 1 : depth + 1 + 1 + tokens + 1;
 }
 
-BenchResult run_case(const Model& model, const BenchCase& what, int repetitions,
+BenchResult run_case(const Model& model, const BenchCase& what, const Repetitions& repetitions,
                      const Alive& alive) {
   const std::int64_t vocab = model.info().vocab;
   const bool prefill = what.kind == BenchCase::Kind::prefill;
@@ -126,13 +126,15 @@ BenchResult run_case(const Model& model, const BenchCase& what, int repetitions,
 
   BenchResult result;
   result.what = what;
-  for (int r = 0; r < repetitions; ++r) {
+  const auto start = Clock::now();
+  for (int r = 0; r < repetitions.most && (r == 0 || since(start) < repetitions.seconds); ++r) {
     result.samples.push_back(static_cast<double>(what.tokens * what.batch) / once());
   }
-  for (const double s : result.samples) result.mean += s / static_cast<double>(repetitions);
+  const auto count = static_cast<double>(result.samples.size());
+  for (const double s : result.samples) result.mean += s / count;
   double squares = 0;
   for (const double s : result.samples) squares += (s - result.mean) * (s - result.mean);
-  if (repetitions > 1) result.deviation = std::sqrt(squares / (repetitions - 1));
+  if (count > 1) result.deviation = std::sqrt(squares / (count - 1));
   return result;
 }
 

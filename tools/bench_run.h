@@ -26,9 +26,16 @@ struct BenchResult {
   double mean = 0, deviation = 0;  // of the samples (n - 1)
 };
 
-// One warm-up, then `repetitions`. `alive` is asked between steps and repetitions; when it says no,
+// How often a row is measured: `most` times, but no run begins once `seconds` have passed. One always
+// does.
+struct Repetitions {
+  int most = 5;
+  double seconds = 0;
+};
+
+// One warm-up, then the repetitions. `alive` is asked between steps and repetitions; when it says no,
 // Interrupted is thrown.
-BenchResult run_case(const Model& model, const BenchCase& what, int repetitions,
+BenchResult run_case(const Model& model, const BenchCase& what, const Repetitions& repetitions,
                      const std::function<bool()>& alive);
 
 }  // namespace nibble::tool

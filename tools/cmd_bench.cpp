@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -21,13 +22,14 @@ constexpr const char* kFooter =
     R"(Rows: ppN reads a prompt of N tokens (until its first token); tgN generates N tokens, after @ dD
 tokens that are held; batch: sequences that decode together. tokens/s is of all sequences, mean ±
 standard deviation over the repetitions, after one warm-up; ms is one prompt or one decode step.
+Ctrl-C ends it with the rows that are finished, after the step that is running (a prompt is one).
 Beside them: this machine's read bandwidth and float32 multiply-add rate, measured in the same run,
 and how much of them the rows reach (decode: packed weight bytes of a step; prefill: linear layers).
 
 Examples:
   nibble bench models/qwen
   nibble bench models/qwen -p 512 -n 64 -d 0,4096 -b 1,8 -r 3 --output csv
-  nibble bench --synthetic qwen3_5-27b --layers 4)";
+  nibble bench --synthetic qwen3_5-27b --layers 4 -p 128 -n 16 -d 0 -b 1)";
 
 class Bench final : public Command {
  public:
@@ -52,15 +54,17 @@ class Bench final : public Command {
     add_list(app(), "-n,--decode", decode_, "tokens to generate; 0: none")->group("Rows");
     add_list(app(), "-d,--depth", depth_, "tokens held before decoding")->group("Rows");
     add_list(app(), "-b,--batch", batch_, "sequences that decode together")->group("Rows");
-    add_int(app(), "-r,--repetitions", repetitions_, 1, 10000, "measured runs of each row")
-        ->group("Rows");
+    repetitions_option_ = add_int(app(), "-r,--repetitions", repetitions_.most, 1, 10000,
+                                  "measured runs of each row (not given: fewer where they take long)");
+    repetitions_option_->group("Rows");
+    seconds_option_ = add_int(app(), "--row-seconds", seconds_, 0, 1 << 20,
+                              "no repetition of a row begins after so long (with -r: no limit)");
+    seconds_option_->group("Rows");
     app().add_flag("--no-roof", no_roof_, "do not measure the machine's roofs")->group("Rows");
     add_choice(app(), "-o,--output", output_, {"md", "json", "csv"}, "format of the result")
         ->group("Output");
     model_.add_device(app());
-    add_int(app(), "--step-tokens", model_.step_tokens, 64, 1 << 20,
-            "rows of the largest step, a multiple of 64")
-        ->group("Memory");
+    model_.add_step_tokens(app());
     model_.output.add(app());
   }
 
@@ -79,28 +83,44 @@ class Bench final : public Command {
     BenchReport report;
     report.model = shape_.empty() ? model_folder(model_.path).string() : shape_;
     report.info = info;
-    report.repetitions = repetitions_;
+    const bool bounded = repetitions_option_->count() == 0 || seconds_option_->count() > 0;
+    repetitions_.seconds = bounded ? seconds_ : std::numeric_limits<double>::infinity();
+    report.repetitions = repetitions_.most;
     report.has_roof = !no_roof_ && info.backend == "cpu";
     if (report.has_roof) {
       console.progress("roofs", 0, "reads and float32 multiply-adds");
       report.roof = measure_roof(info.threads);
     }
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      console.progress("bench", static_cast<double>(i) / static_cast<double>(cases.size()),
-                       fmt::format("{}, batch {}", cases[i].name(), cases[i].batch));
-      report.results.push_back(
-          run_case(loaded.model, cases[i], repetitions_, [] { return !interrupted(); }));
+    const bool complete = measure(console, loaded.model, cases, report);
+    if (report.results.empty()) throw Interrupted{};
+    console.out(output_ == "md"    ? report.markdown()
+                : output_ == "csv" ? report.csv()
+                                   : report.json());
+    return complete ? kOk : kInterrupted;
+  }
+
+ private:
+  // False when Ctrl-C ended it before the last row: what was measured until then is not lost.
+  bool measure(Console& console, const Model& model, const std::vector<BenchCase>& cases,
+               BenchReport& report) const {
+    for (const BenchCase& c : cases) {
+      console.progress("bench",
+                       static_cast<double>(report.results.size()) / static_cast<double>(cases.size()),
+                       fmt::format("{}, batch {}", c.name(), c.batch));
+      try {
+        report.results.push_back(run_case(model, c, repetitions_, [] { return !interrupted(); }));
+      } catch (const Interrupted&) {
+        console.note(fmt::format("interrupted in {} batch {}: {} of {} rows are finished", c.name(),
+                                 c.batch, report.results.size(), cases.size()));
+        return false;
+      }
       const BenchResult& r = report.results.back();
       console.detail(fmt::format("{} batch {}: {} tokens/s", r.what.name(), r.what.batch,
                                  format_rate(r.mean)));
     }
-    console.out(output_ == "md"    ? report.markdown()
-                : output_ == "csv" ? report.csv()
-                                   : report.json());
-    return kOk;
+    return true;
   }
 
- private:
   void check_model() const {
     if (shape_.empty()) {
       if (model_.path.empty())
@@ -139,7 +159,19 @@ class Bench final : public Command {
     return cases;
   }
 
+  // The library names its own options; here they follow from the rows.
   Loaded load(Console& console) {
+    try {
+      return load_for_rows(console);
+    } catch (const Failure& e) {
+      if (e.code() != kNoMemory) throw;
+      throw Failure(kNoMemory, std::string(e.what()) +
+                                   "; bench takes kv_tokens and max_sequences from --prefill, "
+                                   "--decode, --depth and --batch");
+    }
+  }
+
+  Loaded load_for_rows(Console& console) {
     const std::vector<BenchCase> cases = plan();
     LoadOptions how = model_.load_options();
     how.kv_tokens = 64;
@@ -161,10 +193,12 @@ class Bench final : public Command {
 
   ModelArgs model_;
   SyntheticOptions what_;
-  CLI::Option *layers_option_ = nullptr, *mix_option_ = nullptr;
+  CLI::Option *layers_option_ = nullptr, *mix_option_ = nullptr, *repetitions_option_ = nullptr,
+              *seconds_option_ = nullptr;
   std::string shape_, prefill_ = "512,2048", decode_ = "128", depth_ = "0,1024", batch_ = "1,4",
                       output_ = "md";
-  int repetitions_ = 5;
+  Repetitions repetitions_;
+  int seconds_ = 10;
   bool no_roof_ = false;
 };
 

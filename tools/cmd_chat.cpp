@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "core/text/utf8_repair.h"
 #include "nibble/error.h"
 #include "tools/args.h"
 #include "tools/command.h"
@@ -23,8 +24,7 @@ namespace {
 constexpr const char* kFooter =
     R"(One line is one message; a backslash at the end of a line continues it. The state is kept between
 turns: only what is new is read. Answers go to standard output, one after the other, so that a pipe
-works as well as a terminal:
-  printf 'What is the capital of Japan?\nAnd of Italy?\n' | nibble chat models/qwen
+works as well as a terminal.
 
 In the conversation:
   /help          this list
@@ -33,7 +33,11 @@ In the conversation:
   /stats         tokens and times of the last answer
   /exit          leave (as Ctrl-D)
   //TEXT         send a message that starts with a slash
-Ctrl-C stops the answer; a second one leaves.)";
+Ctrl-C stops the answer; a second one leaves.
+
+Examples:
+  nibble chat models/qwen --system "Answer in one sentence."
+  printf 'What is the capital of Japan?\nAnd of Italy?\n' | nibble chat models/qwen)";
 
 constexpr const char* kCommands =
     "/help  /system TEXT  /reset  /stats  /exit  //TEXT sends a slash; \\ at a line's end "
@@ -81,6 +85,13 @@ class Chat final : public Command {
         return kOk;
       }
       if (line.find_first_not_of(" \t\n") == std::string::npos) continue;
+      if (const auto at = utf8_error(line)) {
+        const std::string problem = fmt::format(
+            "standard input: expected UTF-8, found a message that is none at byte {}", *at);
+        if (!terminal) throw Failure(kFailed, problem);
+        console.error(problem + "; the conversation is as it was");
+        continue;
+      }
       if (line[0] == '/' && !line.starts_with("//")) {
         if (!obey(console, talk, line)) return kOk;
         continue;
@@ -119,7 +130,7 @@ class Chat final : public Command {
       console.err(fmt::format("{} turns, {} tokens held, room for {}{}\n", talk.turns(),
                               talk.tokens(), talk.room(), last_ ? "; last answer: " + *last_ : ""));
     } else {
-      console.note(
+      console.error(
           fmt::format("expected a command of /help, found {} (a message that starts with / is "
                       "written with //)",
                       in_quotes(name)));

@@ -65,6 +65,7 @@ class Generate final : public Command {
     RunReport report(loaded, sampling);
     Session session = model.new_session();
     std::string text;
+    bool full = false;
     if (echo_ && !json_) console.out(prompt);
     {
       report.start();
@@ -79,6 +80,7 @@ class Generate final : public Command {
         }
       }
       report.end(stream, interrupted());
+      full = stream.stop_reason() == StopReason::context;
     }
     if (json_) {
       Json::Object out;
@@ -88,6 +90,11 @@ class Generate final : public Command {
       console.out(Json(std::move(out)).dump() + "\n");
     } else {
       console.out("\n");
+    }
+    if (full) {
+      console.note(fmt::format("the answer ends because the context is full ({} tokens): a larger "
+                               "--kv-tokens holds more, up to the model's {} positions",
+                               session.tokens().size(), model.info().max_positions));
     }
     if (stats_) console.err(report.text());
     return interrupted() ? kInterrupted : kOk;

@@ -1,7 +1,9 @@
 // cmd_inspect.cpp: `nibble inspect`: what a checkpoint is and what loading it would take.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <numeric>
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -25,14 +27,59 @@ Examples:
   nibble inspect models/qwen --memory --kv-tokens 131072 --max-sequences 4
   nibble inspect models/qwen --tensors --json)";
 
+std::string layers_text(const ModelInfo& info) {
+  std::string out;
+  if (const auto& a = info.attention; a.layers > 0) {
+    out += fmt::format(
+        "attention     {} layers, {} heads of {}, {} KV heads, rotary {} of {}, theta {:g}\n", a.layers,
+        a.heads, a.head_dim, a.kv_heads, a.rotary_dim, a.head_dim, a.rope_theta);
+  }
+  if (const auto& d = info.delta_net; d.layers > 0) {
+    out += fmt::format(
+        "delta net     {} layers, {} key heads of {}, {} value heads of {}, convolution over {}\n",
+        d.layers, d.key_heads, d.key_dim, d.value_heads, d.value_dim, d.conv_kernel);
+  }
+  return out + fmt::format("norms, head   eps {:g}, head {}\n", info.rms_eps,
+                           info.tied_head ? "tied to the embedding" : "of its own");
+}
+
+// Where the parts come from: what is declared of their formats, files, text side.
+std::string sources_text(const ModelInfo& info) {
+  constexpr std::size_t kMost = 4;  // module names in the text; --json has all
+  const auto& q = info.quantisation;
+  std::string out = fmt::format("declared      {}\n", q.method);
+  for (const std::string& group : q.groups) out += fmt::format("              {}\n", one_line(group));
+  if (!q.ignored.empty()) {
+    const std::vector<std::string> some(q.ignored.begin(),
+                                        q.ignored.begin() + static_cast<std::ptrdiff_t>(
+                                                                std::min(kMost, q.ignored.size())));
+    out += fmt::format("left alone    {} names: {}{}\n", q.ignored.size(),
+                       one_line(fmt::format("{}", fmt::join(some, ", "))),
+                       q.ignored.size() > kMost ? ", ... (--json has all)" : "");
+  }
+  for (const auto& file : info.files) {
+    out += fmt::format("file          {}: {} tensors, {}\n", one_line(file.name), file.tensors,
+                       format_bytes(file.bytes));
+  }
+  out += info.tokenizer.empty()
+             ? "tokenizer     none\n"
+             : fmt::format("tokenizer     {}, {} ids\n", info.tokenizer, info.tokenizer_size);
+  return out + fmt::format("text          chat template: {}, stop tokens: {}\n",
+                           info.chat_template ? "yes" : "none",
+                           info.stop_tokens.empty()
+                               ? "none"
+                               : fmt::format("{}", fmt::join(info.stop_tokens, ", ")));
+}
+
 std::string summary(const ModelInfo& info) {
   return fmt::format(
       "architecture  {}\n"
       "size          {} layers, hidden {}, vocabulary {}, {} positions\n"
+      "{}"
       "runs on       {} ({}), {} threads, kernels {}\n"
       "arithmetic    profile {}, activations {}\n",
-      info.architecture, info.layers, info.hidden, info.vocab, info.max_positions, info.backend,
-      info.device, info.threads, info.kernels, info.profile, info.activations);
+      info.architecture, info.layers, info.hidden, info.vocab, info.max_positions, layers_text(info),
+      info.backend, info.device, info.threads, info.kernels, info.profile, info.activations);
 }
 
 std::string formats_table(const ModelInfo& info) {
@@ -117,7 +164,7 @@ class Inspect final : public Command {
         ->group("Output");
     model_.add_device(app());
     model_.add_sizes(app());
-    add_int(app(), "--max-sequences", model_.max_sequences, 1, 1 << 16,
+    add_int(app(), "--max-sequences", model_.max_sequences, 1, limits::max_sequences,
             "sessions that hold state at once")
         ->group("Memory");
     model_.output.add(app());
@@ -136,7 +183,8 @@ class Inspect final : public Command {
       console.out(as_json(info, tensors_ ? &rows : nullptr).dump(2) + "\n");
       return kOk;
     }
-    std::string out = fmt::format("{}\n{}", summary(info), formats_table(info));
+    std::string out =
+        fmt::format("{}\n{}\n{}", summary(info), sources_text(info), formats_table(info));
     if (memory_) {
       out += fmt::format("\n{}", memory_table(info));
     } else {

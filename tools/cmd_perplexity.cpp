@@ -62,9 +62,7 @@ class Perplexity final : public Command {
               "from one window to the next; 0: --context");
     app().add_flag("--json", json_, "one JSON object");
     model_.add_device(app());
-    add_int(app(), "--step-tokens", model_.step_tokens, 64, 1 << 20,
-            "rows of the largest step, a multiple of 64")
-        ->group("Memory");
+    model_.add_step_tokens(app());
     model_.output.add(app());
   }
 
@@ -88,17 +86,26 @@ class Perplexity final : public Command {
     stride_ = stride_ > 0 ? std::min(stride_, context_) : context_;
     const std::vector<std::int32_t> ids = tokenizer_of(loaded.model).encode(text);
     if (ids.size() < 2) {
-      throw Failure(kFailed,
-                    fmt::format("expected a text of at least 2 tokens, found {}", ids.size()));
+      throw usage_error(fmt::format("expected a text of at least 2 tokens, found {}", ids.size()));
     }
     const auto start = std::chrono::steady_clock::now();
     const auto [nll, windows] = measure(console, loaded.model, ids);
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (nll.count() == 0) throw Interrupted{};
-    if (interrupted()) console.note("interrupted: the result is of the windows that were done");
-    report(console, ids.size(), nll, windows, seconds);
-    return interrupted() ? kInterrupted : kOk;
+    if (!std::isfinite(nll.mean())) {
+      throw Failure(kFailed, fmt::format("perplexity: expected finite probabilities of the model, "
+                                         "found a mean of {} over {} tokens",
+                                         nll.mean(), nll.count()));
+    }
+    // Whether all was scored, not whether Ctrl-C came: it may come after the last window.
+    const bool complete = counted_ == static_cast<std::int64_t>(ids.size());
+    if (!complete) {
+      console.error(fmt::format("interrupted: the result is of the first {} of {} tokens", counted_,
+                                ids.size()));
+    }
+    report(console, ids.size(), nll, windows, seconds, !complete);
+    return complete ? kOk : kInterrupted;
   }
 
  private:
@@ -107,18 +114,22 @@ class Perplexity final : public Command {
     const auto total = static_cast<std::int64_t>(ids.size());
     Session session = model.new_session();
     Moments nll;
-    std::int64_t windows = 0, counted = 1;  // the tokens before `counted` are done
+    std::int64_t windows = 0;
+    counted_ = 1;
     auto said = std::chrono::steady_clock::now();
-    for (std::int64_t begin = 0; counted < total && !interrupted(); begin += stride_) {
+    for (std::int64_t begin = 0; counted_ < total && !interrupted(); begin += stride_) {
       const std::int64_t end = std::min(begin + context_, total);
-      if (end - begin < 2) break;
+      if (end - begin < 2) {
+        counted_ = total;  // a last token alone has nothing before it
+        break;
+      }
       session.clear();
       const std::vector<double> logs = session.score(std::span(ids).subspan(
           static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
-      for (std::int64_t t = std::max(counted, begin + 1); t < end; ++t) {
+      for (std::int64_t t = std::max(counted_, begin + 1); t < end; ++t) {
         nll.add(-logs.at(static_cast<std::size_t>(t - begin - 1)));
       }
-      counted = end;
+      counted_ = end;
       ++windows;
       const double part = static_cast<double>(end) / static_cast<double>(total);
       const std::string so_far =
@@ -135,7 +146,7 @@ class Perplexity final : public Command {
   }
 
   void report(Console& console, std::size_t tokens, const Moments& nll, std::int64_t windows,
-              double seconds) {
+              double seconds, bool cut_short) {
     const double perplexity = std::exp(nll.mean());
     const double error = perplexity * nll.standard_error();
     if (json_) {
@@ -150,15 +161,17 @@ class Perplexity final : public Command {
       out.emplace_back("perplexity", perplexity);
       out.emplace_back("perplexity_stderr", error);
       out.emplace_back("seconds", seconds);
+      out.emplace_back("interrupted", cut_short);
       console.out(Json(std::move(out)).dump() + "\n");
       return;
     }
     console.out(fmt::format(
-        "tokens      {} ({} scored in {} windows of {}, one every {})\n"
+        "{}tokens      {} ({} scored in {} {} of {}, one every {})\n"
         "mean NLL    {:.6f} ± {:.6f} nats\n"
         "perplexity  {}\n"
         "time        {}, {} tokens/s\n",
-        tokens, nll.count(), windows, context_, stride_, nll.mean(), nll.standard_error(),
+        cut_short ? "interrupted before the end of the text\n" : "", tokens, nll.count(), windows,
+        windows == 1 ? "window" : "windows", context_, stride_, nll.mean(), nll.standard_error(),
         console.bold(fmt::format("{:.4f} ± {:.4f}", perplexity, error)), format_seconds(seconds),
         format_rate(static_cast<double>(nll.count()) / seconds)));
   }
@@ -167,6 +180,7 @@ class Perplexity final : public Command {
   TextArgs text_;
   CLI::Option* context_option_ = nullptr;
   std::int64_t context_ = 2048, stride_ = 0;
+  std::int64_t counted_ = 1;  // the tokens before it are done
   bool json_ = false;
 };
 

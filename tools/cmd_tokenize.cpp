@@ -58,6 +58,7 @@ class Tokenize final : public Command {
     console.set_verbosity(model_.output.verbosity());
     const bool decoding = decode_->count() > 0;
     if (decoding && ids_) throw usage_error("expected --decode or --ids, found both");
+    if (ids_ && json_) throw usage_error("expected --ids or --json, found both");
     std::vector<std::int32_t> ids;
     std::string text;
     if (decoding) {

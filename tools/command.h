@@ -3,8 +3,10 @@
 
 #include <CLI/App.hpp>
 #include <memory>
+#include <string>
 
 #include "tools/console.h"
+#include "tools/failure.h"
 
 namespace nibble::tool {
 
@@ -18,7 +20,7 @@ class Command {
  protected:
   Command(CLI::App& root, const char* name, const char* what, const char* footer)
       : app_(root.add_subcommand(name, what)) {
-    app_->footer(footer);
+    app_->footer(std::string(footer) + "\n\n" + kExitCodes);
   }
 
  private:

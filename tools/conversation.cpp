@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <span>
 
+#include "tools/prompt.h"
+
 namespace nibble::tool {
 namespace {
 
@@ -62,7 +64,7 @@ Conversation::Turn Conversation::ask(const std::string& user, const Sampling& ho
   if (!system_.empty()) all.push_back({"system", system_});
   all.insert(all.end(), messages_.begin(), messages_.end());
   all.push_back({"user", user});
-  const std::string text = model_.render_chat(all, {true, template_args_});
+  const std::string text = render_prompt(model_, all, template_args_);
 
   std::string rewound;
   const std::vector<std::int32_t> rest = align(text, rewound);

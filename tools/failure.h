@@ -16,6 +16,17 @@ enum ExitCode : int {
   kInterrupted = 130,  // Ctrl-C
 };
 
+// The same as every help text has it.
+inline constexpr const char* kExitCodes =
+    R"(Exit codes:
+  0    done (also when the reader of the output has left)
+  1    an error while running
+  2    the command line is wrong
+  3    the model cannot be loaded
+  4    out of memory
+  5    a comparison found a difference (parity)
+  130  interrupted with Ctrl-C)";
+
 // Ends the command with one line on stderr.
 class Failure : public std::runtime_error {
  public:

@@ -40,13 +40,24 @@ ExitCode load_exit_code(ErrorCode code) {
 
 fs::path model_folder(const std::string& path) {
   if (path.empty()) throw usage_error(fmt::format("no MODEL given: {}", kExpected));
-  std::error_code ignored;
+  std::error_code ignored, failed;
   const fs::path given(path);
-  const fs::file_status status = fs::status(given, ignored);
+  const fs::file_status status = fs::status(given, failed);
+  const auto unreadable = [&](const std::string& what, const std::error_code& why) {
+    return Failure(kBadModel, fmt::format("model {}: {}, found {}: {}", in_quotes(path), kExpected,
+                                          what, why.message()));
+  };
   if (fs::is_directory(status)) {
-    if (fs::exists(given / "config.json", ignored)) return given;
+    const fs::file_status config = fs::status(given / "config.json", failed);
+    if (fs::exists(config)) return given;
+    if (config.type() != fs::file_type::not_found) {
+      throw unreadable("a folder whose config.json cannot be reached", failed);
+    }
     throw Failure(kBadModel, fmt::format("model {}: {}, found a folder without config.json",
                                          in_quotes(path), kExpected));
+  }
+  if (status.type() == fs::file_type::none) {
+    throw unreadable("a path that cannot be followed", failed);
   }
   if (!fs::exists(status)) {
     throw Failure(kBadModel, fmt::format("model {}: {}, found nothing at this path",
@@ -54,6 +65,10 @@ fs::path model_folder(const std::string& path) {
   }
   const fs::path folder = given.has_parent_path() ? given.parent_path() : fs::path(".");
   const std::string extension = given.extension().string();
+  if (extension == ".gguf") {
+    throw Failure(kBadModel, fmt::format("model {}: {}, found a GGUF file: that format is not supported yet",
+                                         in_quotes(path), kExpected));
+  }
   const bool of_checkpoint =
       extension == ".json" || extension == ".safetensors" || extension == ".jinja";
   if (of_checkpoint && fs::exists(folder / "config.json", ignored)) return folder;
@@ -67,7 +82,10 @@ void as_load_failure(const std::function<void()>& work) {
     work();
   } catch (const Error& e) {
     if (e.code() == ErrorCode::cancelled) throw Interrupted{};
-    throw Failure(load_exit_code(e.code()), e.what());
+    // A device or kernels that this machine has not: the command line named them, not the model.
+    const std::string_view text = e.what();
+    const bool named = text.starts_with("[device]") || text.starts_with("[cpu] kernels");
+    throw Failure(named ? kUsage : load_exit_code(e.code()), e.what());
   } catch (const std::bad_alloc&) {
     throw Failure(kNoMemory, "out of memory while loading the model");
   }

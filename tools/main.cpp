@@ -21,19 +21,11 @@ constexpr const char* kFooter = R"(Examples:
   nibble generate models/qwen -p "The capital of France is" -n 32
   nibble chat models/qwen --system "Answer in one sentence."
   nibble inspect models/qwen --memory
-  nibble bench --synthetic qwen3_5-27b --layers 4
-  nibble COMMAND --help        all options of a command, with examples
+  nibble bench --synthetic qwen3_5-27b --layers 4 -p 128 -n 16 -d 0 -b 1
+  nibble COMMAND --help        all options of a command, with examples)";
 
-Exit codes:
-  0    done (also when the reader of the output has left)
-  1    an error while running
-  2    the command line is wrong
-  3    the model cannot be loaded
-  4    out of memory
-  5    a comparison found a difference (parity)
-  130  interrupted with Ctrl-C
-
-Environment: NO_COLOR=1 turns colours off; they are only used on a terminal.)";
+constexpr const char* kEnvironment =
+    R"(Environment: NO_COLOR=1 turns colours off; they are only used on a terminal.)";
 
 std::size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<std::size_t> row(b.size() + 1);
@@ -83,9 +75,44 @@ std::string suggestion(const std::string& found, const std::vector<std::string>&
                   command.get_name(), in_quotes(extra), see));
 }
 
+// CLI11 takes the next argument as the value of `--prompt=`, so an empty value becomes an argument of
+// its own. What follows an option that takes a value is that value, whatever it looks like. Last
+// argument first, as CLI11 wants them.
+std::vector<std::string> arguments(const CLI::App& root, int argc, char** argv) {
+  const auto all = root.get_subcommands([](const CLI::App*) { return true; });
+  const CLI::App* command = nullptr;
+  const auto takes_value = [&](const std::string& flag) {
+    const CLI::Option* option = command == nullptr ? nullptr : command->get_option_no_throw(flag);
+    return option != nullptr && option->get_items_expected_max() > 0;
+  };
+  std::vector<std::string> out;
+  bool is_value = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string text = argv[i];
+    if (text == "--" && !is_value) {
+      out.insert(out.end(), argv + i, argv + argc);
+      break;
+    }
+    for (const CLI::App* each : all) {
+      if (command == nullptr && each->get_name() == text) command = each;
+    }
+    const bool option = !is_value && text.size() > 1 && text[0] == '-';
+    is_value = option && takes_value(text);
+    if (option && text.starts_with("--") && text.back() == '=' &&
+        takes_value(text.substr(0, text.size() - 1))) {
+      out.push_back(text.substr(0, text.size() - 1));
+      out.emplace_back();
+    } else {
+      out.push_back(text);
+    }
+  }
+  std::reverse(out.begin(), out.end());
+  return out;
+}
+
 int dispatch(Console& console, int argc, char** argv) {
   CLI::App root("nibble: runs 4-bit hybrid language models", "nibble");
-  root.footer(kFooter);
+  root.footer(fmt::format("{}\n\n{}\n\n{}", kFooter, kExitCodes, kEnvironment));
   root.get_formatter()->column_width(36);
   root.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   root.set_help_flag("-h,--help", "this text");
@@ -103,7 +130,7 @@ int dispatch(Console& console, int argc, char** argv) {
   }
 
   try {
-    root.parse(argc, argv);
+    root.parse(arguments(root, argc, argv));
   } catch (const CLI::CallForHelp&) {
     console.out(root.help());
     return kOk;

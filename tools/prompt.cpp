@@ -1,8 +1,11 @@
 #include "tools/prompt.h"
 
+#include <fmt/format.h>
+
 #include <vector>
 
 #include "core/base/json.h"
+#include "core/text/utf8_repair.h"
 #include "nibble/error.h"
 #include "tools/failure.h"
 #include "tools/units.h"
@@ -30,20 +33,43 @@ void PromptArgs::check() const {
   if (!chat && !template_args.empty()) {
     throw usage_error("--template-args: expected --chat beside it, found none");
   }
+  if (const auto at = utf8_error(system)) {
+    throw usage_error("--system: expected UTF-8, found a text that is none at byte " +
+                      std::to_string(*at));
+  }
   if (template_args.empty()) return;
+  Json given;
   try {
-    if (Json::parse(template_args, "--template-args").is_object()) return;
+    given = Json::parse(template_args, "--template-args");
   } catch (const Error& e) {
     throw usage_error(e.what());
   }
-  throw usage_error("--template-args: expected a JSON object, found " + in_quotes(template_args));
+  if (!given.is_object()) {
+    throw usage_error("--template-args: expected a JSON object, found " + in_quotes(template_args));
+  }
+  for (const char* key : {"messages", "add_generation_prompt"}) {
+    if (given.find(key) == nullptr) continue;
+    throw usage_error(fmt::format("--template-args: expected further values, found \"{}\", which "
+                                  "the command gives itself",
+                                  key));
+  }
 }
 
 std::string PromptArgs::render(const Model& model, const std::string& user) const {
   std::vector<ChatMessage> messages;
   if (!system.empty()) messages.push_back({"system", system});
   messages.push_back({"user", user});
-  return model.render_chat(messages, {true, template_args});
+  return render_prompt(model, messages, template_args);
+}
+
+std::string render_prompt(const Model& model, const std::vector<ChatMessage>& messages,
+                          const std::string& template_args) {
+  std::string text = model.render_chat(messages, {true, template_args});
+  if (text.empty()) {
+    throw Failure(kFailed,
+                  "chat template: expected it to write a prompt, found that it writes nothing");
+  }
+  return text;
 }
 
 }  // namespace nibble::tool

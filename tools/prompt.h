@@ -3,6 +3,7 @@
 
 #include <CLI/App.hpp>
 #include <string>
+#include <vector>
 
 #include "nibble/model.h"
 
@@ -17,5 +18,9 @@ struct PromptArgs {
   void check() const;                // throws Failure: --system without --chat, JSON that is none
   std::string render(const Model& model, const std::string& user) const;
 };
+
+// Through the chat template. Throws Failure for one that writes nothing.
+std::string render_prompt(const Model& model, const std::vector<ChatMessage>& messages,
+                          const std::string& template_args);
 
 }  // namespace nibble::tool

@@ -1,5 +1,6 @@
 #include "tools/roof.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,9 +11,11 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "tools/failure.h"
 #include "tools/roof_loops.h"
 
 namespace nibble::tool {
@@ -29,7 +32,10 @@ double best_seconds(int threads, const std::function<void(int)>& prepare,
   std::barrier gate(threads);
   std::vector<Clock::time_point> begin(static_cast<std::size_t>(kPasses));
   double best = 1e300;
+  std::atomic<int> go{0};  // 1: all are there, -1: leave again
   const auto body = [&](int thread) {
+    go.wait(0);
+    if (go < 0) return;
     prepare(thread);
     for (std::size_t pass = 0; pass < begin.size(); ++pass) {
       gate.arrive_and_wait();
@@ -42,7 +48,20 @@ double best_seconds(int threads, const std::function<void(int)>& prepare,
     }
   };
   std::vector<std::thread> pool;
-  for (int t = 1; t < threads; ++t) pool.emplace_back(body, t);
+  const auto release = [&](int how) {
+    go = how;
+    go.notify_all();
+  };
+  try {
+    for (int t = 1; t < threads; ++t) pool.emplace_back(body, t);
+  } catch (const std::system_error& e) {
+    release(-1);
+    for (std::thread& t : pool) t.join();
+    throw Failure(kFailed, fmt::format("roofs: expected to start {} threads, found that {} start "
+                                       "({}): lower --threads, or --no-roof",
+                                       threads, pool.size() + 1, e.code().message()));
+  }
+  release(1);
   body(0);
   for (std::thread& t : pool) t.join();
   return best;

@@ -79,7 +79,7 @@ std::string RunReport::text() const {
       "new        {} tokens, {} after the first, {} tokens/s\n"
       "stop       {}\n"
       "seed       {}\n"
-      "steps      {} with {} ops, {} allocations inside\n",
+      "steps      {} with {} ops, {} arena allocations inside\n",
       info.architecture, format_bytes(info.weight_bytes), format_seconds(loaded_.seconds),
       info.backend, info.device, info.threads, info.kernels, info.profile, info.activations,
       prompt_tokens_, format_seconds(prompt_seconds()), format_rate(prompt_rate()), tokens_.size(),

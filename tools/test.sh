@@ -29,9 +29,6 @@ for preset in $presets; do
   say "[$preset] building on $(jobs) cores"
   cmake --build "$build" --parallel "$(jobs)"
   say "[$preset] testing; built in $((SECONDS - started)) s"
-  # Tests labelled slow run in the release build only: under the sanitizers they take minutes each.
-  slow=()
-  [ "$preset" = debug ] && slow=(-LE slow)
-  ctest --test-dir "$build" --output-on-failure --parallel "$(jobs)" "${slow[@]}" || failed="$failed $preset"
+  ctest --test-dir "$build" --output-on-failure --parallel "$(jobs)" || failed="$failed $preset"
 done
 [ -z "$failed" ] || die "tests failed in:$failed"

@@ -54,7 +54,7 @@ std::string read_file(const std::string& path) {
 
 void TextArgs::add(CLI::App& app, const std::string& what) {
   app.add_option("-p,--prompt", text, what)->type_name("TEXT")->group("Text");
-  app.add_option("-f,--file", file, "read the text from a file; - is standard input")
+  not_empty(app.add_option("-f,--file", file, "read the text from a file; - is standard input"))
       ->type_name("FILE")
       ->group("Text");
 }

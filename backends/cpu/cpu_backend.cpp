@@ -11,14 +11,6 @@
 namespace nibble::cpu {
 namespace {
 
-int checked_threads(const BackendOptions& options) {
-  if (options.threads < 0) {
-    throw Error(ErrorCode::invalid_argument, "[cpu] threads: expected 0 (all) or more, found " +
-                                                 std::to_string(options.threads));
-  }
-  return options.threads;
-}
-
 struct CpuSnapshot final : Backend::Snapshot {
   std::vector<std::byte> state;
   TokenCounts::Sparse counts;
@@ -67,9 +59,7 @@ std::int64_t now_ns() {
 }  // namespace
 
 CpuBackend::CpuBackend(const BackendOptions& options)
-    : mirror_(options.mirror),
-      isa_(isa_from_name(options.kernels)),
-      parallel_(checked_threads(options)) {
+    : mirror_(options.mirror), isa_(isa_from_name(options.kernels)), parallel_(options.threads) {
   check_mirror(mirror_);
   const MachineMemory memory = machine_memory();
   device_.backend = "cpu";
@@ -114,6 +104,7 @@ void CpuBackend::run(std::size_t index, const Batch& batch, StepOutput& out,
                                          std::to_string(index));
   }
   const auto start = std::chrono::steady_clock::now();
+  const std::uint64_t arenas = arenas_made_;
   const FloatEnv env;
   const BoundProgram& program = l.bound[index];
   l.checker(program.limits, batch, l.delta.cursors(), l.delta.layers() > 0);
@@ -140,6 +131,7 @@ void CpuBackend::run(std::size_t index, const Batch& batch, StepOutput& out,
   const auto prefill = step.rows_of[static_cast<std::size_t>(Section::prefill)];
   const double share = static_cast<double>(prefill) / static_cast<double>(step.rows());
   ++stats_.steps;
+  stats_.allocations += arenas_made_ - arenas;
   stats_.last_launches = program.ops.size();
   stats_.launches += program.ops.size();
   stats_.prefill_tokens += static_cast<std::uint64_t>(prefill);

@@ -18,7 +18,8 @@ struct Loaded;
 class CpuBackend final : public Backend {
  public:
   // Throws Error(unsupported) for kernels that this processor has not and for a profile that has no
-  // mirror, Error(invalid_argument) for a negative number of threads.
+  // mirror, Error(invalid_argument | out_of_memory) for a number of threads that is out of range or
+  // that the system does not allow.
   explicit CpuBackend(const BackendOptions& options);
   ~CpuBackend() override;
 
@@ -48,6 +49,7 @@ class CpuBackend final : public Backend {
   mutable Parallel parallel_;
   DeviceInfo device_;
   StepStats stats_;
+  std::uint64_t arenas_made_ = 0;  // by prepare(), and by any step that should not have
   std::unique_ptr<Loaded> loaded_;
   bool tracing_ = false;
   Trace trace_;

@@ -1,5 +1,6 @@
 // What a model needs on this processor, and how it gets there.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "backends/cpu/cpu_backend.h"
@@ -7,6 +8,7 @@
 #include "backends/cpu/mirror.h"
 #include "backends/cpu/ops/linear_fused.h"
 #include "backends/cpu/ops/sequence_ops.h"
+#include "core/checkpoint/finite.h"
 #include "nibble/error.h"
 
 namespace nibble::cpu {
@@ -54,14 +56,27 @@ void place_constants(Loaded& l, ModelSpec& spec, Carver& carver) {
   spec.constants.clear();
 }
 
+// The threads look for anything that is not finite, one of them then says what it is.
+void expect_finite(Loaded& l, const Weight& w) {
+  expect_sizes(w);
+  std::atomic<bool> bad{false};
+  l.parallel(w.rows, std::max<std::int64_t>(1, 65536 / w.cols),
+             [&](std::int64_t begin, std::int64_t end) {
+               if (!all_finite(w, begin, end)) bad.store(true, std::memory_order_relaxed);
+             });
+  if (bad) check_finite(w);
+}
+
 void place_weights(Loaded& l, ModelSpec& spec, Carver& carver,
                    const std::function<bool(std::uint64_t)>& loaded) {
   std::uint64_t done = 0;
   const NibbleOrder order = nibble_order(l.isa);
   for (Weight& from : spec.weights) {
     Weight w = std::move(from);  // dropped, with its owner, at the end of the round
-    if (w.codes.empty() && w.materialize) w.materialize(w);
+    const bool from_file = !w.materialize;
+    if (!from_file && w.codes.empty()) w.materialize(w);
     std::byte* const arena = carver.take(packed_bytes(w));
+    if (from_file) expect_finite(l, w);
     l.weights.push_back(pack(w, arena, l.parallel, order));
     done += w.bytes();
     if (loaded && !loaded(done)) {
@@ -150,9 +165,9 @@ void CpuBackend::prepare(ModelSpec spec, const StateSizes& sizes,
   auto l = std::make_unique<Loaded>(isa_, parallel_, mirrors());
   l->sizes = sizes;
   l->layout = spec.state;
-  l->weight_block = Block(memory.weights + memory.constants, "weights");
-  l->state_block = Block(memory.kv + memory.delta + TokenCounts::bytes(sizes), "state");
-  l->scratch_block = Block(memory.scratch, "scratch");
+  l->weight_block = Block(memory.weights + memory.constants, "weights", arenas_made_);
+  l->state_block = Block(memory.kv + memory.delta + TokenCounts::bytes(sizes), "state", arenas_made_);
+  l->scratch_block = Block(memory.scratch, "scratch", arenas_made_);
   l->state_block.touch();
   l->scratch_block.touch();
 

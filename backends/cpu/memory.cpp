@@ -24,7 +24,7 @@ bool read_number(const std::string& path, std::uint64_t& value) {
 
 }  // namespace
 
-Block::Block(std::uint64_t bytes, const std::string& purpose) : bytes_(bytes) {
+Block::Block(std::uint64_t bytes, const std::string& purpose, std::uint64_t& made) : bytes_(bytes) {
   if (bytes == 0) return;
   const std::size_t alignment = bytes >= kHugePage ? kHugePage : kPage;
   if (bytes <= std::numeric_limits<std::size_t>::max() - alignment) {
@@ -40,6 +40,7 @@ Block::Block(std::uint64_t bytes, const std::string& purpose) : bytes_(bytes) {
                                               std::to_string(bytes) +
                                               " bytes: " + std::strerror(errno));
   }
+  ++made;
   const auto address = reinterpret_cast<std::uintptr_t>(mapping_);
   const std::uintptr_t rest = address % alignment;
   data_ = static_cast<std::byte*>(mapping_) + (rest == 0 ? 0 : alignment - rest);

@@ -11,8 +11,9 @@ namespace nibble::cpu {
 class Block {
  public:
   Block() = default;
-  // Throws Error(out_of_memory) that says what it was for. 0 bytes: no mapping.
-  Block(std::uint64_t bytes, const std::string& purpose);
+  // Throws Error(out_of_memory) that says what it was for. 0 bytes: no mapping. `made` counts the
+  // mappings of one backend: no arena comes to be without a place where that is seen.
+  Block(std::uint64_t bytes, const std::string& purpose, std::uint64_t& made);
   Block(Block&& other) noexcept;
   Block& operator=(Block&& other) noexcept;
   ~Block();

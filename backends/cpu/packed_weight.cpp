@@ -165,11 +165,7 @@ std::uint64_t packed_bytes(const Weight& weight) {
   return sizes_of(weight).total;
 }
 
-PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, NibbleOrder order) {
-  const Sizes s = sizes_of(weight);
-  if (reinterpret_cast<std::uintptr_t>(arena) % kAlign != 0) {
-    fail(ErrorCode::internal, weight, "expected an arena aligned to 64 bytes");
-  }
+void expect_sizes(const Weight& weight) {
   const auto elements =
       static_cast<std::uint64_t>(weight.rows) * static_cast<std::uint64_t>(weight.cols);
   if (weight.format == WeightFormat::nvfp4) {
@@ -180,6 +176,14 @@ PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, Ni
                  elements * static_cast<std::uint64_t>(element_bytes(weight.format)),
                  weight.codes.size());
   }
+}
+
+PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, NibbleOrder order) {
+  const Sizes s = sizes_of(weight);
+  if (reinterpret_cast<std::uintptr_t>(arena) % kAlign != 0) {
+    fail(ErrorCode::internal, weight, "expected an arena aligned to 64 bytes");
+  }
+  expect_sizes(weight);
 
   PackedWeight p;
   p.format = weight.format;

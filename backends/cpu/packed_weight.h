@@ -55,6 +55,9 @@ NibbleOrder nibble_order(Isa isa);
 // still.
 std::uint64_t packed_bytes(const Weight& weight);
 
+// Throws Error(bad_file) for codes or block scales whose bytes do not fill the shape.
+void expect_sizes(const Weight& weight);
+
 // `arena` is aligned to 64 bytes and holds packed_bytes(weight). The weight is not needed
 // afterwards.
 PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, NibbleOrder order);

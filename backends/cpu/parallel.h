@@ -12,19 +12,35 @@
 
 namespace nibble::cpu {
 
-// TBB runs no more workers than the machine has cores, and prints a warning when an arena asks for
-// more, unless it is told that so many are meant.
-void allow_threads(int threads);
+// The most that a caller may ask for: TBB promises to run 256 workers, or twice the processors.
+int most_threads();
+
+// The right of one arena to its threads. Throws Error(invalid_argument) for a number out of range,
+// Error(out_of_memory) when the system does not allow so many threads; then nothing is left behind.
+class ThreadShare {
+ public:
+  // 0: all that the machine (or the caller's affinity mask) offers and the system allows.
+  explicit ThreadShare(int threads);
+  ~ThreadShare();
+  ThreadShare(const ThreadShare&) = delete;
+  ThreadShare& operator=(const ThreadShare&) = delete;
+
+  int threads() const { return threads_; }
+  // Afterwards no work needs a new thread. Call while an arena keeps TBB alive.
+  void start_workers() const;
+
+ private:
+  int threads_;
+};
 
 class Parallel {
  public:
-  // threads 0: all that the machine (or the caller's affinity mask) offers.
   explicit Parallel(int threads)
-      : arena_(threads > 0 ? threads : oneapi::tbb::task_arena::automatic), threads_(threads) {
-    allow_threads(threads);
+      : share_(threads), threads_(share_.threads()), arena_(share_.threads()) {
     arena_.initialize();
+    share_.start_workers();
   }
-  int threads() const { return threads_ > 0 ? threads_ : arena_.max_concurrency(); }
+  int threads() const { return threads_; }
 
   // body(begin, end) over disjoint ranges of [0, n) that cover it; which ranges is left open, so
   // body must give the same bits whatever they are. `grain`: the least worth handing to a thread.
@@ -47,8 +63,9 @@ class Parallel {
   }
 
  private:
-  oneapi::tbb::task_arena arena_;
+  ThreadShare share_;
   int threads_;
+  oneapi::tbb::task_arena arena_;
 };
 
 }  // namespace nibble::cpu

@@ -62,6 +62,7 @@ nibble_status nibble_model_synthetic(const nibble_synthetic_options* what,
                                      const nibble_load_options* options, nibble_model** out) {
   constexpr auto who = "nibble_model_synthetic";
   return guarded(who, [&] {
+    need(what, who, "what");
     need(out, who, "out");
     const nibble_synthetic_options s = read(what, who);
     const nibble_load_options o = read(options, who);

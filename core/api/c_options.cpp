@@ -60,8 +60,9 @@ T read_sized(const T* given, const char* who, std::size_t first_version, const c
   const std::size_t size = given->struct_size;
   if (size < first_version || size > kLargestStruct) {
     throw Error(ErrorCode::invalid_argument,
-                "[" + std::string(who) + "] options.struct_size: expected at least " +
-                    std::to_string(first_version) + ", found " + std::to_string(size) + "; call " +
+                "[" + std::string(who) + "] options.struct_size: expected " +
+                    std::to_string(first_version) + " to " + std::to_string(kLargestStruct) +
+                    ", found " + std::to_string(size) + "; call " +
                     init_name + "() first");
   }
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);
@@ -162,7 +163,12 @@ Sampling sampling_of(const nibble_sampling& o, const char* who) {
   }
   const auto ids = array(o.stop_tokens, o.stop_token_count, who, "sampling.stop_tokens");
   how.stop_tokens.assign(ids.begin(), ids.end());
-  how.ignore_model_stop_tokens = o.ignore_model_stop_tokens != 0;
+  if (o.ignore_model_stop_tokens != 0 && o.ignore_model_stop_tokens != 1) {
+    throw Error(ErrorCode::invalid_argument,
+                "[" + std::string(who) + "] sampling.ignore_model_stop_tokens: expected 0 or 1, found " +
+                    std::to_string(o.ignore_model_stop_tokens));
+  }
+  how.ignore_model_stop_tokens = o.ignore_model_stop_tokens == 1;
   return how;
 }
 

@@ -10,7 +10,10 @@ std::uint64_t ModelInfo::total_bytes() const {
 }
 
 std::string ModelInfo::json() const {
-  Json::Array format_rows, program_rows, note_lines;
+  Json::Array format_rows, program_rows, note_lines, file_rows;
+  for (const auto& row : files) {
+    file_rows.emplace_back(Json::Object{{"name", row.name}, {"tensors", row.tensors}, {"bytes", row.bytes}});
+  }
   for (const auto& row : formats) {
     format_rows.emplace_back(Json::Object{{"format", row.format},
                                           {"tensors", row.tensors},
@@ -27,6 +30,31 @@ std::string ModelInfo::json() const {
                            {"hidden", hidden},
                            {"vocab", vocab},
                            {"max_positions", max_positions},
+                           {"attention", Json::Object{{"layers", attention.layers},
+                                                      {"heads", attention.heads},
+                                                      {"kv_heads", attention.kv_heads},
+                                                      {"head_dim", attention.head_dim},
+                                                      {"rotary_dim", attention.rotary_dim},
+                                                      {"rope_theta", attention.rope_theta}}},
+                           {"delta_net", Json::Object{{"layers", delta_net.layers},
+                                                      {"key_heads", delta_net.key_heads},
+                                                      {"value_heads", delta_net.value_heads},
+                                                      {"key_dim", delta_net.key_dim},
+                                                      {"value_dim", delta_net.value_dim},
+                                                      {"conv_kernel", delta_net.conv_kernel}}},
+                           {"rms_eps", rms_eps},
+                           {"tied_head", tied_head},
+                           {"quantisation",
+                            Json::Object{{"method", quantisation.method},
+                                         {"groups", Json::Array(quantisation.groups.begin(),
+                                                                quantisation.groups.end())},
+                                         {"ignored", Json::Array(quantisation.ignored.begin(),
+                                                                 quantisation.ignored.end())}}},
+                           {"files", std::move(file_rows)},
+                           {"stop_tokens", Json::Array(stop_tokens.begin(), stop_tokens.end())},
+                           {"tokenizer", tokenizer},
+                           {"tokenizer_size", tokenizer_size},
+                           {"chat_template", chat_template},
                            {"backend", backend},
                            {"device", device},
                            {"kernels", kernels},

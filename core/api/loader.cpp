@@ -6,10 +6,11 @@
 #include <optional>
 
 #include "core/api/registries.h"
-#include "core/base/mapped_file.h"
+#include "core/base/files.h"
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/json_file.h"
 #include "core/checkpoint/quant_config.h"
+#include "core/text/chat/source_limit.h"
 #include "nibble/error.h"
 
 namespace nibble {
@@ -45,20 +46,24 @@ void check(const LoadOptions& how) {
   const auto refuse = [](const std::string& what) {
     throw Error(ErrorCode::invalid_argument, "[load options] " + what);
   };
-  if (how.max_sequences < 1 || how.max_sequences > 4096) {
-    refuse("max_sequences: expected 1 to 4096, found " + std::to_string(how.max_sequences));
+  if (how.max_sequences < 1 || how.max_sequences > limits::max_sequences) {
+    refuse("max_sequences: expected 1 to " + std::to_string(limits::max_sequences) + ", found " +
+           std::to_string(how.max_sequences));
   }
-  if (how.kv_tokens < 1 || how.kv_tokens > (std::int64_t{1} << 32)) {
-    refuse("kv_tokens: expected 1 to 2^32, found " + std::to_string(how.kv_tokens));
+  if (how.kv_tokens < 1 || how.kv_tokens > limits::kv_tokens) {
+    refuse("kv_tokens: expected 1 to " + std::to_string(limits::kv_tokens) + ", found " +
+           std::to_string(how.kv_tokens));
   }
   const std::int64_t least = (how.max_sequences + 2 * kPageTokens - 1) / kPageTokens * kPageTokens;
-  if (how.step_tokens < least || how.step_tokens % kPageTokens != 0 || how.step_tokens > (1 << 20)) {
+  if (how.step_tokens < least || how.step_tokens % kPageTokens != 0 ||
+      how.step_tokens > limits::step_tokens) {
     refuse("step_tokens: expected a multiple of 64 from " + std::to_string(least) + " (for " +
-           std::to_string(how.max_sequences) + " sequences) to 1048576, found " +
+           std::to_string(how.max_sequences) + " sequences) to " + std::to_string(limits::step_tokens) + ", found " +
            std::to_string(how.step_tokens));
   }
-  if (how.max_drafts < 0 || how.max_drafts > 15) {
-    refuse("max_drafts: expected 0 to 15, found " + std::to_string(how.max_drafts));
+  if (how.max_drafts < 0 || how.max_drafts > limits::max_drafts) {
+    refuse("max_drafts: expected 0 to " + std::to_string(limits::max_drafts) + ", found " +
+           std::to_string(how.max_drafts));
   }
 }
 
@@ -72,6 +77,31 @@ std::vector<ProgramClass> classes_for(const LoadOptions& how) {
   classes.push_back({Kind::mixed, how.step_tokens, how.max_sequences});
   classes.push_back({Kind::score, kScoreRows, kScoreRows});
   return classes;
+}
+
+// What a person wants to know of a checkpoint: layers, quantisation, files.
+void describe_model(const DecoderInfo& model, const QuantConfig& quant, Draft& d) {
+  ModelInfo& info = d.info;
+  const StateLayout& state = d.spec.state;
+  if (!state.attention.empty()) {
+    const AttentionShape& a = state.attention.front();
+    info.attention = {static_cast<std::int64_t>(state.attention.size()), a.heads, a.kv_heads, a.head_dim,
+                      model.rotary_dim, model.rope_theta};
+  }
+  if (!state.delta.empty()) {
+    const DeltaShape& s = state.delta.front();
+    info.delta_net = {static_cast<std::int64_t>(state.delta.size()), s.key_heads, s.value_heads, s.key_dim,
+                      s.value_dim, s.conv_kernel};
+  }
+  info.rms_eps = model.rms_eps;
+  info.tied_head = model.tied_head;
+  info.quantisation = {quant.method_name(), quant.described(), quant.ignored()};
+  for (const TensorInfo& t : d.source->tensors()) {
+    const std::string name = std::filesystem::path(d.source->file_of(t)).filename().string();
+    if (info.files.empty() || info.files.back().name != name) info.files.push_back({name, 0, 0});
+    ++info.files.back().tensors;
+    info.files.back().bytes += t.bytes.size();
+  }
 }
 
 void describe_formats(const ModelSpec& spec, ModelInfo& info) {
@@ -94,6 +124,16 @@ void describe_work(const ModelSpec& spec, ModelInfo& info) {
     ModelInfo::LinearWork& work = linear->x.rows == Rows::tokens ? info.body : info.head;
     work.parameters += w.rows * w.cols;
     work.bytes += w.bytes();
+  }
+}
+
+// An editor's byte order mark would become the first token of every prompt, a NUL ends nothing but
+// would be one of its characters.
+void tidy_template(std::string& source, const std::string& name) {
+  if (source.starts_with("\xEF\xBB\xBF")) source.erase(0, 3);
+  if (const std::size_t nul = source.find('\0'); nul != std::string::npos) {
+    throw Error(ErrorCode::bad_file,
+                name + ": expected text, found a NUL at byte " + std::to_string(nul));
   }
 }
 
@@ -120,7 +160,8 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
   Draft d;
   d.backend = make_backend(on);
   d.source = std::move(source);
-  const Weights weights = Weights::root(d.source, QuantConfig::read(config, hf_quant));
+  const QuantConfig quant = QuantConfig::read(config, hf_quant);
+  const Weights weights = Weights::root(d.source, quant);
   d.decoder = entry.make(config, weights);
   d.info.notes = weights.finish();
 
@@ -165,25 +206,36 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
   d.info.delta_bytes = d.memory.delta;
   d.info.scratch_bytes = d.memory.scratch;
   d.info.count_bytes = d.memory.counts;
+  describe_model(model, quant, d);
   describe_formats(d.spec, d.info);
   describe_work(d.spec, d.info);
   return d;
 }
 
+void add_text_side(Draft& d, Model::Impl& model) {
+  for (const std::int32_t t : d.engine.stop_tokens) {
+    if (std::find(model.stop_tokens.begin(), model.stop_tokens.end(), t) == model.stop_tokens.end()) {
+      model.stop_tokens.push_back(t);
+    }
+  }
+  d.info.stop_tokens = model.stop_tokens;
+  if (model.tokenizer) {
+    d.info.tokenizer = "byte-level BPE";  // the only kind that is read
+    d.info.tokenizer_size = static_cast<std::int64_t>(model.tokenizer->size());
+  }
+  d.info.chat_template = model.chat_template.has_value();
+}
+
 Draft draft_folder(const std::filesystem::path& dir, const Device& on, const LoadOptions& how,
                    std::vector<ProgramClass> classes) {
-  if (!std::filesystem::is_directory(dir)) {
-    throw Error(ErrorCode::not_found,
-                dir.string() + ": expected a folder with config.json and safetensors, found " +
-                    (std::filesystem::exists(dir) ? "a file" : "nothing"));
-  }
+  expect_folder(dir, "", "config.json and safetensors");
   const std::string config_path = (dir / "config.json").string();
   const Json config = read_json_object(config_path);
   const JsonView view(config, config_path);
   const std::string quant_path = (dir / "hf_quant_config.json").string();
   Json quant;
   std::optional<JsonView> quant_view;
-  if (std::filesystem::exists(quant_path)) {
+  if (file_present(quant_path)) {
     quant = read_json_object(quant_path);
     quant_view.emplace(quant, quant_path);
   }
@@ -218,18 +270,13 @@ void move_weights(Draft& d, const LoadOptions& how) {
 void bring_up(Draft d, const LoadOptions& how, Model::Impl& model) {
   move_weights(d, how);
   model.info = std::move(d.info);
-  for (const std::int32_t t : d.engine.stop_tokens) {
-    if (std::find(model.stop_tokens.begin(), model.stop_tokens.end(), t) == model.stop_tokens.end()) {
-      model.stop_tokens.push_back(t);
-    }
-  }
   d.engine.stop_tokens = model.stop_tokens;
   model.engine = std::make_unique<EngineLoop>(std::move(d.backend), std::move(d.engine),
                                           model.tokenizer ? &model.tokenizer->impl().bpe : nullptr);
 }
 
 void read_text_side(const std::filesystem::path& dir, Model::Impl& model) {
-  const auto present = [&](const char* name) { return std::filesystem::exists(dir / name); };
+  const auto present = [&](const char* name) { return file_present(dir / name); };
   if (present("tokenizer.json")) {
     model.tokenizer.emplace(std::make_shared<const Tokenizer::Impl>(
         Tokenizer::Impl{BpeTokenizer::from_file(dir / "tokenizer.json")}));
@@ -249,11 +296,13 @@ void read_text_side(const std::filesystem::path& dir, Model::Impl& model) {
     }
   }
   if (present("chat_template.jinja")) {
-    const MappedFile file(dir / "chat_template.jinja");
-    source.assign(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+    source = read_text_file(dir / "chat_template.jinja", kLargestTemplate);
     name = (dir / "chat_template.jinja").string();
   }
-  if (!name.empty()) model.chat_template.emplace(std::move(source), std::move(name));
+  if (!name.empty()) {
+    tidy_template(source, name);
+    model.chat_template.emplace(std::move(source), std::move(name));
+  }
   if (present("generation_config.json")) {
     const Json config = read_json_object(dir / "generation_config.json");
     if (const Json* eos = config.find("eos_token_id"); eos != nullptr && !eos->is_null()) {

@@ -32,6 +32,9 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
 Draft draft_folder(const std::filesystem::path& dir, const Device& on, const LoadOptions& how,
                    std::vector<ProgramClass> classes = {});
 
+// Joins the stop tokens of both sides and notes tokenizer and template in the draft's info.
+void add_text_side(Draft& draft, Model::Impl& model);
+
 // Compares the plan with what is free, then moves the weights: the backend is ready to run, and of the
 // draft only `backend`, `engine`, `memory` and `info` are left.
 void move_weights(Draft& draft, const LoadOptions& how);

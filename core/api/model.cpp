@@ -4,7 +4,9 @@
 
 #include "core/api/loader.h"
 #include "core/api/registries.h"
+#include "core/base/files.h"
 #include "core/checkpoint/synthetic.h"
+#include "core/text/utf8_repair.h"
 #include "nibble/error.h"
 
 namespace nibble {
@@ -27,16 +29,18 @@ Model Model::load(const std::filesystem::path& dir, const Device& on, const Load
   auto model = std::make_shared<Impl>();
   read_text_side(dir, *model);
   check_vocabulary(*model, draft);
+  add_text_side(draft, *model);
   bring_up(std::move(draft), how, *model);
   return Model(std::move(model));
 }
 
 ModelInfo Model::inspect(const std::filesystem::path& dir, std::vector<TensorRow>* tensors,
                          const Device& on, const LoadOptions& how) {
-  const Draft draft = draft_folder(dir, on, how);
+  Draft draft = draft_folder(dir, on, how);
   Impl model;
   read_text_side(dir, model);
   check_vocabulary(model, draft);
+  add_text_side(draft, model);
   if (tensors != nullptr) {
     for (const Weight& w : draft.spec.weights) {
       tensors->push_back({w.name, weight_format_name(w.format),
@@ -66,7 +70,9 @@ Model Model::synthetic(const SyntheticOptions& what, const Device& on, const Loa
   }
   auto source = std::make_shared<SyntheticSource>(what.seed, synthetic_policy(what.mix));
   auto model = std::make_shared<Impl>();
-  bring_up(draft_model(JsonView(config, what.shape), nullptr, source, on, how), how, *model);
+  Draft draft = draft_model(JsonView(config, what.shape), nullptr, source, on, how);
+  add_text_side(draft, *model);
+  bring_up(std::move(draft), how, *model);
   return Model(std::move(model));
 }
 
@@ -100,6 +106,14 @@ std::string Model::render_chat(std::span<const ChatMessage> messages, const Chat
   Json input = impl_->template_tokens;
   Json::Array list;
   for (const ChatMessage& m : messages) {
+    for (const std::string* part : {&m.role, &m.content}) {
+      if (const auto at = utf8_error(*part)) {
+        throw Error(ErrorCode::invalid_argument,
+                    "[chat] message " + std::to_string(list.size() + 1) +
+                        (part == &m.role ? ": its role" : ": its text") +
+                        " is not UTF-8 at byte " + std::to_string(*at));
+      }
+    }
     list.push_back(Json::Object{{"role", m.role}, {"content", m.content}});
   }
   input.set("messages", std::move(list));
@@ -110,7 +124,14 @@ std::string Model::render_chat(std::span<const ChatMessage> messages, const Chat
       throw Error(ErrorCode::invalid_argument,
                   std::string("[chat] extra_json: expected an object, found ") + extra.type_name());
     }
-    for (const auto& [key, value] : extra.as_object()) input.set(key, value);
+    for (const auto& [key, value] : extra.as_object()) {
+      if (key == "messages" || key == "add_generation_prompt") {
+        throw Error(ErrorCode::invalid_argument,
+                    "[chat] extra_json: expected further values, found \"" + key +
+                        "\", which is given beside it");
+      }
+      input.set(key, value);
+    }
   }
   return impl_->chat_template->render(input);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/api/impl.h"
+#include "core/text/utf8_repair.h"
 #include "nibble/error.h"
 
 namespace nibble {
@@ -12,20 +13,26 @@ void check(const Sampling& how) {
   const auto refuse = [](const std::string& what) {
     throw Error(ErrorCode::invalid_argument, "[sampling] " + what);
   };
-  if (!(how.temperature >= 0)) refuse("temperature: expected 0 or more, found " + std::to_string(how.temperature));
+  if (!(how.temperature >= 0 && how.temperature <= limits::temperature)) {
+    refuse("temperature: expected 0 to 100, found " + std::to_string(how.temperature));
+  }
   if (how.top_k < 0) refuse("top_k: expected 0 or more, found " + std::to_string(how.top_k));
   if (!(how.top_p > 0 && how.top_p <= 1)) {
     refuse("top_p: expected more than 0 and at most 1, found " + std::to_string(how.top_p));
   }
   if (!(how.min_p >= 0 && how.min_p <= 1)) refuse("min_p: expected 0 to 1, found " + std::to_string(how.min_p));
-  if (!(how.repetition_penalty > 0)) {
-    refuse("repetition_penalty: expected more than 0, found " + std::to_string(how.repetition_penalty));
+  if (!(how.repetition_penalty >= limits::least_repetition_penalty &&
+        how.repetition_penalty <= limits::repetition_penalty)) {
+    refuse("repetition_penalty: expected 0.01 to 100, found " + std::to_string(how.repetition_penalty));
   }
   if (how.max_new_tokens < 0) {
     refuse("max_new_tokens: expected 0 or more, found " + std::to_string(how.max_new_tokens));
   }
   for (const std::string& s : how.stop) {
     if (s.empty()) refuse("stop: a stop text is empty");
+    if (const auto at = utf8_error(s)) {
+      refuse("stop: a stop text is not UTF-8 at byte " + std::to_string(*at));
+    }
   }
 }
 

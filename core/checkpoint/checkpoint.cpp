@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/base/files.h"
 #include "core/base/mapped_file.h"
 #include "core/checkpoint/json_file.h"
 #include "core/checkpoint/safetensors.h"
@@ -60,18 +61,13 @@ std::vector<ShardNames> read_shard_index(std::string_view text, const std::strin
 }
 
 Checkpoint::Checkpoint(const std::filesystem::path& folder) : folder_(folder) {
-  std::error_code failed;
-  if (!std::filesystem::is_directory(folder, failed)) {
-    throw Error(
-        std::filesystem::exists(folder, failed) ? ErrorCode::bad_file : ErrorCode::not_found,
-        "[checkpoint] " + folder.string() + ": expected a folder with a checkpoint");
-  }
+  expect_folder(folder, "[checkpoint] ", "a checkpoint");
   const auto index = folder / "model.safetensors.index.json";
   const auto single = folder / "model.safetensors";
   // The index first: it may name model.safetensors itself beside further files.
-  if (std::filesystem::exists(index, failed)) {
+  if (file_present(index)) {
     open_index(index);
-  } else if (std::filesystem::exists(single, failed)) {
+  } else if (file_present(single)) {
     open_single(single);
   } else {
     throw Error(ErrorCode::not_found, "[checkpoint] " + folder.string() +
@@ -101,8 +97,7 @@ void Checkpoint::open_index(const std::filesystem::path& path) {
   }
   for (const ShardNames& shard : shards) {
     const auto shard_path = folder_ / shard.shard;
-    std::error_code failed;
-    if (!std::filesystem::exists(shard_path, failed)) {
+    if (!file_present(shard_path)) {
       throw Error(ErrorCode::not_found, "[checkpoint] " + shard_path.string() +
                                             ": shard named by " + path.filename().string() +
                                             " for " + show_name(shard.tensors.front()) +
@@ -112,7 +107,20 @@ void Checkpoint::open_index(const std::filesystem::path& path) {
     const std::unordered_set<std::string_view> wanted(shard.tensors.begin(), shard.tensors.end());
     shards_.push_back({shard_path, file.owner(), tensors_.size()});
     for (const TensorInfo& t : file.tensors()) {
-      if (wanted.contains(t.name)) tensors_.push_back(t);
+      if (wanted.contains(t.name)) {
+        tensors_.push_back(t);
+        continue;
+      }
+      // Left out silently it would be a layer that is not there, or the wrong one of two copies.
+      const auto home = std::find_if(shards.begin(), shards.end(), [&](const ShardNames& other) {
+        return std::find(other.tensors.begin(), other.tensors.end(), t.name) != other.tensors.end();
+      });
+      throw Error(ErrorCode::bad_file,
+                  "[checkpoint] " + shard_path.string() + ": tensor " + show_name(t.name) +
+                      ": expected only tensors that " + path.filename().string() +
+                      " places here, found that it " +
+                      (home == shards.end() ? "does not name this one"
+                                            : "places this one in " + home->shard));
     }
     if (tensors_.size() - shards_.back().first == wanted.size()) continue;
     for (const std::string& name : shard.tensors) {

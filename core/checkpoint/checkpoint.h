@@ -1,8 +1,8 @@
 // checkpoint.h: the tensors of a model folder.
 //
 // Either model.safetensors.index.json, whose weight_map names a shard for each tensor, or, without
-// an index, one model.safetensors. Shards lie in the folder itself. Tensors of a shard that the
-// index does not name are not part of the checkpoint.
+// an index, one model.safetensors. Shards lie in the folder itself. A tensor of a shard that the
+// index does not place there is an error, files that it does not name are not looked at.
 #pragma once
 
 #include <filesystem>

@@ -1,6 +1,7 @@
 #include "core/checkpoint/quant_config.h"
 
 #include <algorithm>
+#include <map>
 
 #include "core/checkpoint/tensor_info.h"
 #include "nibble/error.h"
@@ -33,7 +34,10 @@ struct Side {
   int bits = 0;
   bool dynamic = false;
   std::string strategy;
-  int group = 0;
+  static constexpr int kNoGroup = -2;
+  int group = kNoGroup;
+
+  std::string group_text() const { return group == kNoGroup ? "none" : std::to_string(group); }
 };
 
 Side read_side(const JsonView& at, std::string_view key) {
@@ -50,7 +54,7 @@ Side read_side(const JsonView& at, std::string_view key) {
   }
   if (!v.boolean_or("symmetric", true)) unsupported(v, "symmetric", "expected true, found false");
   side.strategy = v.string_or("strategy", "");
-  side.group = static_cast<int>(v.integer_or("group_size", 0, -1, 1 << 20));
+  side.group = static_cast<int>(v.integer_or("group_size", Side::kNoGroup, -1, 1 << 20));
   if (v.has("dynamic")) {
     const Json& dynamic = v.at("dynamic").json();
     if (!dynamic.is_bool() && !(dynamic.is_string() && dynamic.as_string() == "local")) {
@@ -60,7 +64,7 @@ Side read_side(const JsonView& at, std::string_view key) {
   }
   if (side.bits == 4 && side.group != 16) {
     unsupported(v, "group_size",
-                "expected 16 for 4-bit floats, found " + std::to_string(side.group));
+                "expected 16 for 4-bit floats, found " + side.group_text());
   }
   if (side.bits == 4 && !side.strategy.empty() && side.strategy != "tensor_group") {
     unsupported(v, "strategy", "expected tensor_group for 4-bit floats, found " + side.strategy);
@@ -101,7 +105,7 @@ Kind activation_of(const JsonView& group, const Side& w, const Side& a) {
   if (a.strategy == "group" && a.group == 128) return Kind::fp8_token_group128;
   unsupported(v, "strategy",
               "expected token, tensor, or group of 128 for dynamic 8-bit floats, found " +
-                  a.strategy + " of " + std::to_string(a.group));
+                  a.strategy + (a.strategy == "group" ? " of " + a.group_text() : ""));
 }
 
 // Rotated or sparse weights decode to something else than their tensors say.
@@ -136,7 +140,8 @@ Kind algorithm(const JsonView& at) {
     if (name == row.name) {
       if (name.find("NVFP4") != std::string::npos &&
           at.integer_or("group_size", 16, -1, 1 << 20) != 16) {
-        unsupported(at, "group_size", "expected 16 for " + name);
+        unsupported(at, "group_size", "expected 16 for " + name + ", found " +
+                                          std::to_string(at.integer("group_size", -1, 1 << 20)));
       }
       return row.activation;
     }
@@ -173,6 +178,11 @@ QuantConfig QuantConfig::read(const JsonView& config, const JsonView* hf_quant) 
   }
   if (hf_quant != nullptr) out.read_modelopt(hf_quant->object("quantization"), "exclude_modules");
   return out;
+}
+
+const char* QuantConfig::method_name() const {
+  constexpr const char* kNames[] = {"none", "compressed-tensors", "modelopt", "fp8"};
+  return kNames[static_cast<int>(method_)];
 }
 
 QuantConfig::Group QuantConfig::read_group(const JsonView& group, const std::string& outer_format) {
@@ -227,10 +237,18 @@ void QuantConfig::read_compressed_tensors(const JsonView& q) {
       if (!value.is_object()) {
         groups.fail(name, std::string("expected an object, found ") + value.type_name());
       }
-      groups_.push_back(read_group(JsonView(value, groups.path() + "." + name), format));
+      const JsonView group(value, groups.path() + "." + name);
+      groups_.push_back(read_group(group, format));
+      std::string targets;
+      for (const std::string& target : names_of(group, "targets")) {
+        targets += (targets.empty() ? "" : ", ") + target;
+      }
+      described_.push_back(name + ": " + group.string_or("format", format) + ", inputs " +
+                           activation_format_name(groups_.back().activation) + ": " + targets);
     }
   }
   for (const std::string& name : names_of(q, "ignore")) {
+    ignored_names_.push_back(name);
     if (name.starts_with("re:")) {
       ignored_.add_regex(name.substr(3), q.path() + ".ignore");
     } else {
@@ -244,16 +262,24 @@ void QuantConfig::read_modelopt(const JsonView& q, std::string_view ignore_key) 
   ignore_inside_ = true;
   if (q.string("quant_algo") == "MIXED_PRECISION") {
     const JsonView layers = q.object("quantized_layers");
+    std::map<std::string, std::size_t> modules;  // by algorithm
     for (const auto& [name, value] : layers.json().as_object()) {
       if (!value.is_object()) {
         layers.fail(name, std::string("expected an object, found ") + value.type_name());
       }
-      layers_.emplace(name, algorithm(JsonView(value, layers.path() + "." + name)));
+      const JsonView layer(value, layers.path() + "." + name);
+      layers_.emplace(name, algorithm(layer));
+      ++modules[layer.string("quant_algo")];
+    }
+    for (const auto& [algo, count] : modules) {
+      described_.push_back(algo + ": " + std::to_string(count) + " modules by name");
     }
   } else {
     Group all;
     all.every_linear = true;
     all.activation = algorithm(q);
+    described_.push_back(q.string("quant_algo") + ", inputs " + activation_format_name(all.activation) +
+                         ": every linear layer");
     groups_.push_back(std::move(all));
   }
   if (q.has("config_groups")) {  // says the same again; checked so that a contradiction is seen
@@ -267,6 +293,7 @@ void QuantConfig::read_modelopt(const JsonView& q, std::string_view ignore_key) 
     }
   }
   for (std::string& name : names_of(q, ignore_key)) {
+    ignored_names_.push_back(name);
     if (name.find_first_of("*?") != std::string::npos) {
       ignored_.add_glob(std::move(name));
     } else {
@@ -300,9 +327,14 @@ void QuantConfig::read_fp8(const JsonView& q) {
     unsupported(q, "activation_scheme",
                 "expected dynamic, or static without blocks, found " + show_name(scheme));
   }
+  described_.push_back(std::string("fp8 e4m3") + (blocks ? " in blocks of 128 x 128" : "") + ", inputs " +
+                       activation_format_name(all.activation) + ": every linear layer");
   groups_.push_back(std::move(all));
   for (const char* key : {"modules_to_not_convert", "ignored_layers"}) {
-    for (std::string& name : names_of(q, key)) ignored_.add_name(std::move(name));
+    for (std::string& name : names_of(q, key)) {
+      ignored_names_.push_back(name);
+      ignored_.add_name(std::move(name));
+    }
   }
 }
 

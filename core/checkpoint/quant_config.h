@@ -30,6 +30,10 @@ class QuantConfig {
   static QuantConfig read(const JsonView& config, const JsonView* hf_quant = nullptr);
 
   Method method() const { return method_; }
+  const char* method_name() const;  // as quant_method spells it; "none"
+  // For people: what is quantised how, a line each, and the modules that are left alone, as written.
+  const std::vector<std::string>& described() const { return described_; }
+  const std::vector<std::string>& ignored() const { return ignored_names_; }
   // Declared for the input of a module; `names` are all names by which files may call it.
   Kind activation(std::span<const std::string> names) const;
 
@@ -48,6 +52,7 @@ class QuantConfig {
   std::vector<Group> groups_;
   std::unordered_map<std::string, Kind> layers_;  // modelopt's quantized_layers
   NameSet ignored_;
+  std::vector<std::string> described_, ignored_names_;
   bool ignore_inside_ = false;  // names in ignored_ cover the modules inside
 };
 

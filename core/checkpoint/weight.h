@@ -45,6 +45,8 @@ struct Weight {
   ScaleLayout scale_layout = ScaleLayout::none;
   std::vector<float> scales;  // multipliers: 1, N, or ceil(N/128) * ceil(K/128)
   ActivationFormat activation;
+  // For errors, `file: tensor "name"`; empty for a weight that lies in no file.
+  std::string codes_origin, scales_origin;
   std::shared_ptr<const void> owner;  // keeps codes and block_scales alive; either may be unaligned
 
   // Invented weights are made only when a backend asks: fills codes, block_scales and owner.

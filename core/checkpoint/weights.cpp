@@ -1,5 +1,6 @@
 #include "core/checkpoint/weights.h"
 
+#include "core/checkpoint/finite.h"
 #include "core/checkpoint/weights_shared.h"
 #include "core/checkpoint/widen.h"
 #include "nibble/error.h"
@@ -92,7 +93,11 @@ std::vector<float> Weights::tensor(const std::vector<std::int64_t>& shape) const
   if (t == nullptr) missing({"", ".weight"});
   expect(*t, {DType::f32, DType::f16, DType::bf16}, shape);
   bind(t->name, false);
-  return widen(*t);
+  std::vector<float> values = widen(*t);
+  if (const std::string bad = first_not_finite(values, t->shape); !bad.empty()) {
+    wrong(*t, "finite values", bad);
+  }
+  return values;
 }
 
 void Weights::expect(const TensorInfo& t, std::initializer_list<DType> dtypes,
@@ -112,9 +117,12 @@ void Weights::wrong(const TensorInfo& t, const std::string& expected) const {
 
 void Weights::wrong(const TensorInfo& t, const std::string& expected,
                     const std::string& found) const {
-  throw Error(ErrorCode::bad_file, "[weights] " + shared_->source->file_of(t) + ": tensor " +
-                                       show_name(t.name) + ": expected " + expected + ", found " +
-                                       found);
+  throw Error(ErrorCode::bad_file,
+              "[weights] " + origin(t) + ": expected " + expected + ", found " + found);
+}
+
+std::string Weights::origin(const TensorInfo& t) const {
+  return shared_->source->file_of(t) + ": tensor " + show_name(t.name);
 }
 
 void Weights::missing(std::initializer_list<std::string_view> suffixes) const {
@@ -125,6 +133,17 @@ void Weights::missing(std::initializer_list<std::string_view> suffixes) const {
   throw Error(ErrorCode::not_found, "[weights] " + shared_->source->describe() +
                                         ": expected tensor " + show_name(path_) +
                                         ", found none of " + names);
+}
+
+void Weights::lacks(const TensorInfo& beside,
+                    std::initializer_list<std::string_view> suffixes) const {
+  std::string names;
+  for (const std::string_view suffix : suffixes) {
+    names += (names.empty() ? "" : " or ") + show_name(path_ + std::string(suffix));
+  }
+  throw Error(ErrorCode::not_found, "[weights] " + shared_->source->describe() +
+                                        ": expected tensor " + names + " beside " +
+                                        show_name(beside.name) + ", found none");
 }
 
 BindReport Weights::report() const {
@@ -162,9 +181,12 @@ std::vector<std::string> Weights::finish() const {
   for (std::size_t i = 0; i < found.unbound.size() && i < 5; ++i) {
     names += (i == 0 ? "" : ", ") + show_name(found.unbound[i]);
   }
-  throw Error(ErrorCode::bad_file, "[weights] " + shared_->source->describe() + ": " +
-                                       std::to_string(found.unbound.size()) +
-                                       " tensors that this model does not know, such as " + names);
+  const std::size_t count = found.unbound.size();
+  throw Error(ErrorCode::bad_file,
+              "[weights] " + shared_->source->describe() + ": expected only tensors of this model, " +
+                  "found " + std::to_string(count) +
+                  (count == 1 ? " that it does not know, " : " that it does not know, such as ") +
+                  names);
 }
 
 }  // namespace nibble

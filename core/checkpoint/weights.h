@@ -41,7 +41,8 @@ class Weights {
   // The same for a matrix that somebody else binds too, such as a tied head.
   Weight shared_matrix(std::int64_t rows, std::int64_t cols) const;
 
-  // `<scope>` itself or `<scope>.weight`, F32, F16 or BF16, widened exactly.
+  // `<scope>` itself or `<scope>.weight`, F32, F16 or BF16, widened exactly. Throws
+  // Error(bad_file) for values that are not finite; those of a matrix a backend checks (finite.h).
   std::vector<float> vector(std::int64_t n) const { return tensor({n}); }
   std::vector<float> tensor(const std::vector<std::int64_t>& shape) const;
 
@@ -68,7 +69,11 @@ class Weights {
   [[noreturn]] void wrong(const TensorInfo& t, const std::string& expected,
                           const std::string& found) const;
   [[noreturn]] void missing(std::initializer_list<std::string_view> suffixes) const;
+  // A tensor that `beside` cannot do without.
+  [[noreturn]] void lacks(const TensorInfo& beside,
+                          std::initializer_list<std::string_view> suffixes) const;
   std::vector<std::string> aliases() const;
+  std::string origin(const TensorInfo& t) const;  // for errors: file and tensor
 
   std::shared_ptr<Shared> shared_;
   std::string logical_;  // as model files spell it

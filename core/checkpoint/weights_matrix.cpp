@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "core/checkpoint/finite.h"
 #include "core/checkpoint/weights.h"
 #include "core/checkpoint/weights_shared.h"
 #include "core/checkpoint/widen.h"
@@ -59,6 +60,7 @@ Weight Weights::read_matrix(std::int64_t rows, std::int64_t cols, bool shared) c
   out.rows = rows;
   out.cols = cols;
   out.codes = weight->bytes;
+  out.codes_origin = origin(*weight);
   out.owner = shared_->source->owner(*weight);
   if (weight == packed || weight->dtype == DType::u8) {
     read_nvfp4(*weight, out, shared);
@@ -99,7 +101,7 @@ void Weights::read_fp8(const TensorInfo& weight, Weight& out, bool shared) const
     wrong(*inverse, "no such tensor beside " + show_name(plain->name));
   }
   const TensorInfo* scale = plain != nullptr ? plain : inverse;
-  if (scale == nullptr) missing({".weight_scale", ".weight_scale_inv"});
+  if (scale == nullptr) lacks(weight, {".weight_scale", ".weight_scale_inv"});
 
   const std::vector<std::int64_t> grid{blocks(out.rows), blocks(out.cols)};
   const std::vector<std::int64_t> column{out.rows, 1}, line{out.rows};
@@ -126,9 +128,10 @@ void Weights::read_nvfp4(const TensorInfo& codes, Weight& out, bool shared) cons
   }
   expect(codes, {DType::u8}, {out.rows, out.cols / 2});
   const TensorInfo* block = find(".weight_scale");
-  if (block == nullptr) missing({".weight_scale"});
+  if (block == nullptr) lacks(codes, {".weight_scale"});
   expect(*block, {DType::f8_e4m3}, {out.rows, out.cols / 16});
   out.block_scales = block->bytes;
+  out.scales_origin = origin(*block);
   if (const auto owner = shared_->source->owner(*block); owner != out.owner) {
     out.owner =
         std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
@@ -139,7 +142,7 @@ void Weights::read_nvfp4(const TensorInfo& codes, Weight& out, bool shared) cons
   const bool divides = codes.name.ends_with(".weight_packed");
   const char* suffix = divides ? ".weight_global_scale" : ".weight_scale_2";
   const TensorInfo* global = find(suffix);
-  if (global == nullptr) missing({suffix});
+  if (global == nullptr) lacks(codes, {suffix});
   out.scale_layout = ScaleLayout::tensor;
   out.scales = {scalar(*global, divides, shared)};
 }
@@ -168,8 +171,8 @@ void Weights::read_activation(Weight& out, bool shared) const {
 std::vector<float> Weights::scales(const TensorInfo& t, bool shared) const {
   if (!can_widen(t.dtype)) wrong(t, "F32, F16 or BF16 " + shape_text(t.shape));
   std::vector<float> values = widen(t);
-  for (const float v : values) {
-    if (!std::isfinite(v)) wrong(t, "finite scales", float_text(v));
+  if (const std::string bad = first_not_finite(values, t.shape); !bad.empty()) {
+    wrong(t, "finite scales", bad);
   }
   bind(t.name, shared);
   return values;

@@ -13,15 +13,21 @@ EngineLoop::EngineLoop(std::unique_ptr<Backend> backend, EngineConfig config, co
       pages_(config_.sizes.pages),
       sequences_(static_cast<std::size_t>(config_.sizes.slots)) {
   for (std::int32_t s = config_.sizes.slots; s-- > 0;) free_slots_.push_back(s);
-  const auto rows = static_cast<std::size_t>(config_.step_tokens);
-  batch_.tokens.reserve(rows);
+  // Steps fill these again and again; none of them grows there.
+  const std::size_t slots = sequences_.size();
+  const auto page = static_cast<std::size_t>(kPageTokens);  // rows of a scoring step
+  batch_.tokens.reserve(std::max(static_cast<std::size_t>(config_.step_tokens), page));
   batch_.pages.reserve(static_cast<std::size_t>(config_.sizes.pages));
-  for (auto* list : {&views_}) list->reserve(sequences_.size());
-  scheduled_.reserve(sequences_.size());
-  output_owner_.reserve(sequences_.size());
-  batch_.ranges.reserve(sequences_.size());
-  batch_.output_rows.reserve(std::max(sequences_.size(), static_cast<std::size_t>(kPageTokens)));
-  batch_.sampling.reserve(sequences_.size());
+  batch_.ranges.reserve(slots);
+  batch_.output_rows.reserve(std::max(slots, page));
+  batch_.sampling.reserve(slots);
+  batch_.targets.reserve(page);
+  batch_.taken_back.reserve(slots);
+  output_.tokens.reserve(slots);
+  output_.logprobs.reserve(page);
+  views_.reserve(slots);
+  scheduled_.reserve(slots);
+  output_owner_.reserve(slots);
 }
 
 std::shared_ptr<Sequence> EngineLoop::open() {
@@ -90,6 +96,7 @@ void EngineLoop::reserve(Sequence& s, std::int64_t more, std::int64_t spare) {
                     (spare > 0 ? " and one must stay free for the answer" : "") +
                     " (kv_tokens and the model's max_position_embeddings set the limit)");
   }
+  s.pages.reserve(static_cast<std::size_t>(pages_for(held + more)));
   if (!pages_.grow(s.pages, held + more)) {
     throw Error(ErrorCode::context_full,
                 "[session] a prompt of " + std::to_string(more) + " tokens does not fit: it needs " +
@@ -110,6 +117,11 @@ void EngineLoop::submit(Sequence& s, std::span<const std::int32_t> prompt, const
                                  : "[session] the prompt is empty and no token waits to be run");
   }
   reserve(s, static_cast<std::int64_t>(prompt.size()), /*spare=*/1);
+  // The answer's room, so that the lists do not grow while it is made.
+  const std::int64_t held = static_cast<std::int64_t>(s.tokens.size() + prompt.size());
+  const std::int64_t most = std::min(config_.capacity, held + how.max_new_tokens);
+  s.tokens.reserve(static_cast<std::size_t>(most));
+  s.pages.reserve(static_cast<std::size_t>(pages_for(most)));
 
   s.tokens.insert(s.tokens.end(), prompt.begin(), prompt.end());
   if (!prompt.empty()) s.last_sampled = false;
@@ -178,6 +190,14 @@ void EngineLoop::finish(Sequence& s, StopReason reason) {
   }
 }
 
+// Adds the token's text to next_text. True where that completes a stop text.
+bool EngineLoop::add_text(Sequence& s, std::int32_t token) {
+  if (!s.decoder) return false;
+  text_.clear();
+  s.decoder->push(token, text_);
+  return s.stop_text.push(text_, s.next_text);
+}
+
 void EngineLoop::deliver(Sequence& s, std::int32_t token) {
   s.tokens.push_back(token);
   s.last_sampled = true;
@@ -187,7 +207,7 @@ void EngineLoop::deliver(Sequence& s, std::int32_t token) {
   s.next_text.clear();
   if (std::find(s.stop_tokens.begin(), s.stop_tokens.end(), token) != s.stop_tokens.end()) {
     finish(s, StopReason::stop_token);
-  } else if (s.decoder && s.stop_text.push(s.decoder->push(token), s.next_text)) {
+  } else if (add_text(s, token)) {
     finish(s, StopReason::stop_text);
   } else if (s.new_tokens >= s.how.max_new_tokens) {
     finish(s, StopReason::length);

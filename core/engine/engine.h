@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "backends/backend.h"
@@ -65,6 +66,7 @@ class EngineLoop {
   void append_range(Sequence& s, const ScheduledRange& r);
   void run(std::size_t program);
   void deliver(Sequence& s, std::int32_t token);
+  bool add_text(Sequence& s, std::int32_t token);
   void finish(Sequence& s, StopReason reason);
   void expect_usable(const Sequence& s) const;
   void check_tokens(std::span<const std::int32_t> tokens) const;
@@ -86,6 +88,7 @@ class EngineLoop {
   std::vector<Sequence*> output_owner_;
   Batch batch_;
   StepOutput output_;
+  std::string text_;
 };
 
 }  // namespace nibble

@@ -108,6 +108,7 @@ std::vector<double> EngineLoop::score(Sequence& s, std::span<const std::int32_t>
 
   // The last token waits: what follows it is not known yet.
   std::vector<double> result;
+  result.reserve(static_cast<std::size_t>(std::max<std::int64_t>(s.waiting() - 1, 0)));
   while (s.waiting() > 1) {
     const std::int64_t to_grid = kPageTokens - s.fed % kPageTokens;
     const ScheduledRange r{s.slot, Section::prefill, std::min(to_grid, s.waiting() - 1), false};

@@ -17,6 +17,10 @@ struct DecoderInfo {
   std::int64_t layers = 0, hidden = 0, vocab = 0;
   std::int64_t max_positions = 0;
   std::vector<std::int32_t> end_tokens;  // the configuration's; generation_config.json may add
+  // For people who ask what a checkpoint is; shapes of layers are known from the program's state.
+  double rope_theta = 0, rms_eps = 0;
+  std::int64_t rotary_dim = 0;
+  bool tied_head = false;
 };
 
 class Decoder {

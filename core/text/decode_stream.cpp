@@ -3,10 +3,15 @@
 namespace nibble {
 
 std::string DecodeStream::push(std::int32_t id) {
-  std::string bytes, text;
-  tokenizer_.append_bytes(id, skip_special_, first_, bytes);
-  repair_.push(bytes, text);
+  std::string text;
+  push(id, text);
   return text;
+}
+
+void DecodeStream::push(std::int32_t id, std::string& out) {
+  bytes_.clear();
+  tokenizer_.append_bytes(id, skip_special_, first_, bytes_);
+  repair_.push(bytes_, out);
 }
 
 std::string DecodeStream::flush() {

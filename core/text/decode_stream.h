@@ -19,6 +19,8 @@ class DecodeStream {
   // May be empty while a character is incomplete. Throws Error(invalid_argument) for an id outside
   // the vocabulary; the stream is then as before.
   std::string push(std::int32_t id);
+  // The same, appended to `out`: no memory is taken once the strings have grown to the longest token.
+  void push(std::int32_t id, std::string& out);
   // Ends the text (one U+FFFD if a character was cut) and starts anew.
   std::string flush();
 
@@ -27,6 +29,7 @@ class DecodeStream {
   bool skip_special_;
   bool first_ = true;
   Utf8Repair repair_;
+  std::string bytes_;  // of the latest token
 };
 
 }  // namespace nibble

@@ -1,32 +1,15 @@
 #include "core/text/tokenizer.h"
 
 #include "core/text/tokenizer_impl.h"
-#include "core/text/unicode.h"
 #include "core/text/utf8_repair.h"
 #include "nibble/error.h"
 
 namespace nibble {
-namespace {
-
-void check_utf8(std::string_view text) {
-  for (std::size_t i = 0; i < text.size();) {
-    if (static_cast<unsigned char>(text[i]) < 0x80) {
-      ++i;
-      continue;
-    }
-    const int length = utf8_sequence_length(text.substr(i));
-    if (length == 0) {
-      throw Error(ErrorCode::invalid_argument,
-                  "[tokenizer] encode: the text is not UTF-8 at byte " + std::to_string(i));
-    }
-    i += static_cast<std::size_t>(length);
-  }
-}
-
-}  // namespace
-
 std::vector<std::int32_t> BpeTokenizer::encode(std::string_view text, bool add_special_tokens) const {
-  check_utf8(text);
+  if (const auto at = utf8_error(text)) {
+    throw Error(ErrorCode::invalid_argument,
+                "[tokenizer] encode: the text is not UTF-8 at byte " + std::to_string(*at));
+  }
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 3 + 8);
   const auto add = [&](const std::vector<std::int32_t>& more) {

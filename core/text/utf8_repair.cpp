@@ -38,11 +38,10 @@ Broken measure(std::string_view text) {
 }  // namespace
 
 void Utf8Repair::push(std::string_view bytes, std::string& out) {
-  std::string joined;
   if (!waiting_.empty()) {
-    joined = std::move(waiting_);
-    joined += bytes;
-    bytes = joined;
+    joined_ = waiting_;
+    joined_ += bytes;
+    bytes = joined_;
     waiting_.clear();
   }
   std::size_t good = 0;  // bytes in front that are well formed and not yet copied
@@ -69,6 +68,19 @@ void Utf8Repair::push(std::string_view bytes, std::string& out) {
 void Utf8Repair::flush(std::string& out) {
   if (!waiting_.empty()) out += kReplacement;
   waiting_.clear();
+}
+
+std::optional<std::size_t> utf8_error(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    if (static_cast<unsigned char>(text[i]) < 0x80) {
+      ++i;
+      continue;
+    }
+    const int length = utf8_sequence_length(text.substr(i));
+    if (length == 0) return i;
+    i += static_cast<std::size_t>(length);
+  }
+  return std::nullopt;
 }
 
 }  // namespace nibble

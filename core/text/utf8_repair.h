@@ -1,6 +1,8 @@
-// utf8_repair.h: makes well-formed UTF-8 of bytes that arrive in pieces.
+// utf8_repair.h: finds broken UTF-8, and makes well-formed UTF-8 of bytes that arrive in pieces.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,6 +18,10 @@ class Utf8Repair {
 
  private:
   std::string waiting_;  // at most 3 bytes
+  std::string joined_;   // these and what came next; a member so that it keeps its memory
 };
+
+// Where `text` stops being UTF-8: the byte at which no well-formed sequence begins.
+std::optional<std::size_t> utf8_error(std::string_view text);
 
 }  // namespace nibble

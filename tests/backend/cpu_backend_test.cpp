@@ -160,10 +160,11 @@ TEST_P(CpuBackendIsas, QuantisedActivationsArriveWhole) {
     quantize(GetParam(), parallel,
              {kRows, kK, format, rows.data(), kK, by_hand.data(), c.code_cols, hand_scales.data(),
               c.scale_cols});
-    Block arena(packed_bytes(spec.weights[1]), "test");
+    std::uint64_t made = 0;
+    Block arena(packed_bytes(spec.weights[1]), "test", made);
     const PackedWeight head =
         pack(spec.weights[1], arena.data(), parallel, nibble_order(GetParam()));
-    Block workspace(static_cast<std::uint64_t>(linear_workspace_bytes(kRows, kK)), "test");
+    Block workspace(static_cast<std::uint64_t>(linear_workspace_bytes(kRows, kK)), "test", made);
     linear(GetParam(), parallel,
            {&head, kRows, format, nullptr, c.code_cols, by_hand.data(), hand_scales.data(),
             c.scale_cols, expected.data(), kN, workspace.data()});

@@ -23,12 +23,15 @@ TEST_F(CApi, NullArgumentsAreRefusedByName) {
   nibble_stream* new_stream = nullptr;
   nibble_mark* mark = nullptr;
   const char* path = kCheckpoint.c_str();
+  nibble_synthetic_options synthetic;
+  nibble_synthetic_options_init(&synthetic, sizeof synthetic);
 
   using Call = std::function<nibble_status()>;
   const std::pair<const char*, Call> calls[] = {
       {"path", [&] { return nibble_model_load(nullptr, nullptr, &new_model); }},
       {"out", [&] { return nibble_model_load(path, nullptr, nullptr); }},
-      {"out", [&] { return nibble_model_synthetic(nullptr, nullptr, nullptr); }},
+      {"what", [&] { return nibble_model_synthetic(nullptr, nullptr, &new_model); }},
+      {"out", [&] { return nibble_model_synthetic(&synthetic, nullptr, nullptr); }},
       {"model", [&] { return nibble_model_info(nullptr, &text, nullptr); }},
       {"json", [&] { return nibble_model_info(model, nullptr, nullptr); }},
       {"model", [&] { return nibble_model_stats(nullptr, &text, nullptr); }},

@@ -1,5 +1,6 @@
 // Sized option structs, and callbacks.
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 
 #include "fixture.h"
@@ -95,6 +96,40 @@ TEST(COptions, ValuesOutOfRangeAreRefused) {
   EXPECT_EQ(with([](auto& o) { o.max_sequences = 0; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.backend = "abacus"; }), NIBBLE_NOT_FOUND);
   EXPECT_EQ(with([](auto& o) { o.kernels = "abacus"; }), NIBBLE_UNSUPPORTED);
+}
+
+TEST(COptions, SizesAndSamplingOutOfRangeAreRefused) {
+  nibble_load_options o;
+  nibble_load_options_init(&o, sizeof o);
+  o.struct_size = 5000;
+  EXPECT_EQ(load_status(&o), NIBBLE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(nibble_last_error()).find("to 4096, found 5000"), std::string::npos)
+      << nibble_last_error();
+  nibble_load_options_init(&o, sizeof o);
+  o.threads = std::numeric_limits<std::int32_t>::max();
+  EXPECT_EQ(load_status(&o), NIBBLE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(nibble_last_error()).find("threads: expected 0 (all) to"),
+            std::string::npos);
+
+  const ModelHandle model = load(128, 1);
+  nibble_session* raw = nullptr;
+  ASSERT_EQ(nibble_session_create(model.get(), &raw), NIBBLE_OK);
+  const SessionHandle session(raw);
+  const auto with = [&](auto change) {
+    nibble_sampling how;
+    nibble_sampling_init(&how, sizeof how);
+    change(how);
+    const std::int32_t token = 1;
+    nibble_stream* stream = nullptr;
+    const nibble_status status = nibble_generate(raw, &token, 1, &how, &stream);
+    nibble_stream_free(stream);
+    return status;
+  };
+  const float infinite = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(with([&](auto& s) { s.temperature = infinite; }), NIBBLE_INVALID_ARGUMENT);
+  EXPECT_EQ(with([&](auto& s) { s.repetition_penalty = infinite; }), NIBBLE_INVALID_ARGUMENT);
+  EXPECT_EQ(with([](auto& s) { s.ignore_model_stop_tokens = 7; }), NIBBLE_INVALID_ARGUMENT);
+  EXPECT_EQ(with([](auto& s) { s.max_new_tokens = 0; }), NIBBLE_OK) << nibble_last_error();
 }
 
 struct Seen {

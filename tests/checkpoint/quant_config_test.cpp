@@ -77,6 +77,10 @@ TEST(QuantConfigCt, RefusesByName) {
       unsupported(group(R"({"num_bits": 4, "group_size": 32})", "null", "nvfp4-pack-quantized")),
       "config.json: quantization_config.config_groups.g.weights.group_size: expected 16 for "
       "4-bit floats, found 32");
+  for (const char* absent : {R"({"num_bits": 4})", R"({"num_bits": 4, "group_size": null})"}) {
+    EXPECT_NE(unsupported(group(absent, "null", "nvfp4-pack-quantized")).find("found none"),
+              std::string::npos);
+  }
   EXPECT_NE(unsupported(group(R"({"num_bits": 8, "type": "int"})", "null"))
                 .find("type: expected float, found int"),
             std::string::npos);

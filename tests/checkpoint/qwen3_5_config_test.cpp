@@ -51,6 +51,27 @@ TEST(Qwen3_5ConfigFile, TheTinyModel) {
   EXPECT_EQ(c.eos_ids, std::vector<std::int32_t>{4093});
 }
 
+TEST(Qwen3_5ConfigFile, SaysWhatItFoundAndWhere) {
+  const auto refusal = [](const char* key, const Json& value, ErrorCode code) {
+    Json json = handed();
+    text(json).set(key, value);
+    return complaint([&] { read(json); }, code);
+  };
+  EXPECT_EQ(refusal("model_type", "qwen3_5_moe_text", ErrorCode::unsupported),
+            "config.json: text_config.model_type: expected qwen3_5_text, found "
+            "\"qwen3_5_moe_text\"");
+  EXPECT_EQ(refusal("rope_parameters", Json::Object{{"rope_type", "default"}}, ErrorCode::bad_file),
+            "config.json: text_config.rope_parameters.rope_theta: missing");
+  EXPECT_EQ(refusal("rope_parameters",
+                    Json::Object{{"rope_theta", 1e7}, {"mrope_section", Json::Array{-1, 5, 4}}},
+                    ErrorCode::bad_file),
+            "config.json: text_config.rope_parameters.mrope_section: expected integers from 0 to "
+            "1048576, found -1");
+  EXPECT_EQ(refusal("eos_token_id", Json::Array{1, "a"}, ErrorCode::bad_file),
+            "config.json: text_config.eos_token_id: expected token ids below vocab_size 4096, "
+            "found \"a\"");
+}
+
 TEST(Qwen3_5ConfigFile, OlderSpellingsOfRope) {
   Json json = handed();
   Json& t = text(json);

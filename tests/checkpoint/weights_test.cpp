@@ -125,14 +125,15 @@ TEST(WeightsMatrix, SaysWhatIsMissing) {
   EXPECT_EQ(missing(TensorList().add_zeros("x", DType::u8, {1})),
             "expected tensor \"m\", found none of \"m.weight\", \"m.weight_packed\"");
   EXPECT_EQ(missing(TensorList().add_zeros("m.weight", DType::f8_e4m3, {2, 32})),
-            "expected tensor \"m\", found none of \"m.weight_scale\", \"m.weight_scale_inv\"");
+            "expected tensor \"m.weight_scale\" or \"m.weight_scale_inv\" beside \"m.weight\", "
+            "found none");
   EXPECT_EQ(missing(TensorList().add_zeros("m.weight", DType::u8, {2, 16})),
-            "expected tensor \"m\", found none of \"m.weight_scale\"");
+            "expected tensor \"m.weight_scale\" beside \"m.weight\", found none");
   EXPECT_EQ(missing(TensorList()
                         .add_zeros("m.weight", DType::u8, {2, 16})
                         .add_zeros("m.weight_scale", DType::f8_e4m3, {2, 2})
                         .add_zeros("m.weight_global_scale", DType::f32, {1})),
-            "expected tensor \"m\", found none of \"m.weight_scale_2\"");
+            "expected tensor \"m.weight_scale_2\" beside \"m.weight\", found none");
 }
 
 TEST(WeightsMatrix, RefusesScalesThatAreNoScales) {
@@ -169,13 +170,13 @@ TEST(WeightsMatrix, RefusesTwoAnswers) {
 TEST(WeightsVector, WidensExactly) {
   TensorList list;
   list.add("a", DType::f16, {6},
-           std::vector<std::uint16_t>{0x3c01, 0x0001, 0x8000, 0x7bff, 0xfc00, 0x83ff})
+           std::vector<std::uint16_t>{0x3c01, 0x0001, 0x8000, 0x7bff, 0xfbff, 0x83ff})
       .add("b.weight", DType::bf16, {2}, std::vector<std::uint16_t>{0x3f81, 0x8001})
       .add("c", DType::f32, {1, 1, 2}, std::vector<float>{0.1f, -3});
   const Weights w = open(list);
   EXPECT_EQ((w / "a").vector(6),
             (std::vector<float>{1 + 0x1p-10f, 0x1p-24f, -0.0f, 65504.0f,
-                                -std::numeric_limits<float>::infinity(), -1023 * 0x1p-24f}));
+                                -65504.0f, -1023 * 0x1p-24f}));
   EXPECT_TRUE(std::signbit((w / "a").vector(6)[2]));
   EXPECT_EQ((w / "b").vector(2), (std::vector<float>{1 + 0x1p-7f, -0x1p-133f}));
   EXPECT_EQ((w / "c").tensor({1, 1, 2}), (std::vector<float>{0.1f, -3}));
@@ -183,6 +184,21 @@ TEST(WeightsVector, WidensExactly) {
             "tensor \"c\": expected F32 or F16 or BF16 [2], found F32 [1, 1, 2]");
   EXPECT_EQ(tail(complaint([&] { (w / "d").vector(2); }, ErrorCode::not_found)),
             "expected tensor \"d\", found none of \"d\", \"d.weight\"");
+}
+
+TEST(WeightsVector, RefusesWhatIsNotFinite) {
+  TensorList list;
+  list.add("a", DType::f16, {3}, std::vector<std::uint16_t>{0, 0, 0x7e01})
+      .add("b", DType::bf16, {2, 1, 2}, std::vector<std::uint16_t>{0, 0, 0, 0xff80})
+      .add("c", DType::f32, {1}, std::vector<float>{std::numeric_limits<float>::infinity()});
+  const Weights w = open(list);
+  const auto refusal = [&](const char* name, const std::vector<std::int64_t>& shape) {
+    return tail(complaint([&] { (w / name).tensor(shape); }, ErrorCode::bad_file));
+  };
+  EXPECT_EQ(refusal("a", {3}), "tensor \"a\": expected finite values, found NaN at [2]");
+  EXPECT_EQ(refusal("b", {2, 1, 2}),
+            "tensor \"b\": expected finite values, found -inf at [1, 0, 1]");
+  EXPECT_EQ(refusal("c", {1}), "tensor \"c\": expected finite values, found inf at [0]");
 }
 
 TEST(WeightsScope, PrefixesOfEveryKind) {
@@ -222,7 +238,8 @@ TEST(WeightsScope, CountsWhatIsBound) {
   EXPECT_EQ(report.unbound, std::vector<std::string>{"b.pre_quant_scale"});
   EXPECT_EQ(report.skipped.size(), 2u);
   EXPECT_EQ(tail(complaint([&] { w.finish(); }, ErrorCode::bad_file)),
-            "1 tensors that this model does not know, such as \"b.pre_quant_scale\"");
+            "expected only tensors of this model, found 1 that it does not know, "
+            "\"b.pre_quant_scale\"");
 }
 
 }  // namespace

@@ -64,16 +64,18 @@ void expect_greedy(Model& model, std::span<const std::int32_t> prompt,
 }
 
 double relative_l2(std::span<const float> a, std::span<const float> b) {
+  if (a.size() != b.size() || a.empty()) return INFINITY;  // nothing was compared
   double diff = 0, norm = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     diff += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
     norm += double{b[i]} * b[i];
   }
-  return std::sqrt(diff / norm);
+  const double error = std::sqrt(diff / norm);
+  return std::isnan(error) ? INFINITY : error;
 }
 
 double largest_difference(std::span<const float> a, std::span<const float> b) {
-  double worst = a.size() == b.size() ? 0 : INFINITY;
+  double worst = a.size() == b.size() && !a.empty() ? 0 : INFINITY;
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     worst = std::max(worst, std::abs(double{a[i]} - double{b[i]}));
     if (std::isnan(a[i]) || std::isnan(b[i])) return INFINITY;

@@ -49,6 +49,7 @@ void expect_greedy(Model& model, std::span<const std::int32_t> prompt,
                    std::span<const std::int32_t> oracle, std::span<const double> margins,
                    double least_margin, const std::string& what);
 
+// Infinite for lists of different sizes, for empty ones and where a NaN is in them.
 double relative_l2(std::span<const float> a, std::span<const float> b);
 double largest_difference(std::span<const float> a, std::span<const float> b);
 

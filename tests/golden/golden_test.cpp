@@ -15,6 +15,8 @@ constexpr double kLogitBound = 3e-4;
 // W4A4 and other quantised activations: rounding is chaotic, only a loose bound means anything.
 constexpr double kActivationBound = 0.1;
 constexpr double kMargin = 1e-3;
+// Hidden states and what layers keep, relative L2: 5.5e-7 was seen.
+constexpr double kLayerBound = 2e-6;
 
 struct Case {
   std::string folder, prompts;  // under tests/data
@@ -123,16 +125,6 @@ TEST(Golden, GateText) {
   EXPECT_EQ(text.substr(0, 41), " Paris.\nThe capital of Germany is Berlin.");
 }
 
-// The same weights in two layouts: the same bits everywhere.
-TEST(Golden, LayoutsGiveEqualBits) {
-  Model a = load(kCt.folder, Activations::a16), b = load(kModelOpt.folder, Activations::a16);
-  const Golden golden(data("golden/prompts.safetensors"));
-  for (const char* id : {"capital", "chat_multi", "long700"}) {
-    const auto ids = golden.i32(std::string(id) + ".ids");
-    EXPECT_EQ(last_logits(a, ids), last_logits(b, ids)) << id;
-  }
-}
-
 // Hidden states, layer by layer, and what the layers keep.
 class Layers : public testing::TestWithParam<const char*> {};
 
@@ -151,7 +143,7 @@ TEST_P(Layers, MatchTheOracle) {
   const auto near = [&](std::span<const float> ours, const std::string& name) {
     const auto theirs = golden.f32(name);
     const double error = relative_l2(ours, theirs);
-    EXPECT_LE(error, 1e-5) << name;  // seen: see the printed figure
+    EXPECT_LE(error, kLayerBound) << name;
     std::printf("%s: %.2g relative L2\n", name.c_str(), error);
   };
   near(trace.ops.at("model.embed_tokens").values, id + ".embed");
@@ -163,7 +155,7 @@ TEST_P(Layers, MatchTheOracle) {
   }
   const auto norm = golden.f32(id + ".norm");
   const std::size_t hidden = 256;
-  EXPECT_LE(relative_l2(trace.ops.at("model.norm").values, std::span(norm).last(hidden)), 1e-5);
+  EXPECT_LE(relative_l2(trace.ops.at("model.norm").values, std::span(norm).last(hidden)), kLayerBound);
 
   if (id != "capital") return;  // states are stored for the first prompt only
   const HostState state = model.impl().engine->export_state(*session.impl().sequence);
@@ -185,7 +177,7 @@ TEST_P(Layers, MatchTheOracle) {
       last_three.insert(last_three.end(), theirs.begin() + static_cast<std::ptrdiff_t>(c * 4 + 1),
                         theirs.begin() + static_cast<std::ptrdiff_t>(c * 4 + 4));
     }
-    EXPECT_LE(relative_l2(ours, last_three), 1e-5) << key;
+    EXPECT_LE(relative_l2(ours, last_three), kLayerBound) << key;
     ++delta;
   }
 }

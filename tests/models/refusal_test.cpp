@@ -13,8 +13,8 @@ std::string refusal(const std::filesystem::path& dir) {
   return message_of([&] { Model::load(dir, Device::cpu(), options()); });
 }
 
-void expect_says(const std::string& message, std::initializer_list<const char*> parts) {
-  for (const char* part : parts) {
+void expect_says(const std::string& message, std::initializer_list<std::string> parts) {
+  for (const std::string& part : parts) {
     EXPECT_NE(message.find(part), std::string::npos) << "no \"" << part << "\" in: " << message;
   }
 }
@@ -24,16 +24,24 @@ constexpr const char* kQ = "model.language_model.layers.3.self_attn.q_proj.weigh
 TEST(Refusal, NoFolder) {
   expect_says(refusal("/nowhere/at/all"), {"/nowhere/at/all", "config.json", "found nothing"});
   expect_says(refusal(data("model/hf-nvfp4-ct/config.json")), {"expected a folder", "found a file"});
+  Folder f;
+  f.put("model.gguf", "GGUF");
+  expect_says(refusal(f.path / "model.gguf"), {"expected a folder", "found a GGUF file", "not supported yet"});
 }
 
 TEST(Refusal, TruncatedFile) {
   Folder f;
   f.write();
   const std::string whole = f.get("model.safetensors");
+  std::uint64_t header;
+  std::memcpy(&header, whole.data(), sizeof header);
+  const std::uint64_t held = whole.size() - 8 - header;  // bytes of tensors
   f.put("model.safetensors", whole.substr(0, whole.size() - 100));
-  expect_says(refusal(f.path), {"model.safetensors"});
+  expect_says(refusal(f.path), {"model.safetensors", "data_offsets [", std::to_string(held) + "] end beyond",
+                                "truncated, it holds " + std::to_string(held - 100) + " bytes"});
   f.put("model.safetensors", whole.substr(0, 5));
-  expect_says(refusal(f.path), {"model.safetensors"});
+  expect_says(refusal(f.path),
+              {"model.safetensors", "expected a header length of 8 bytes, the file has 5"});
 }
 
 TEST(Refusal, HeaderLongerThanTheFile) {
@@ -43,7 +51,9 @@ TEST(Refusal, HeaderLongerThanTheFile) {
   const std::uint64_t length = file.size();
   std::memcpy(file.data(), &length, sizeof length);
   f.put("model.safetensors", file);
-  expect_says(refusal(f.path), {"model.safetensors", "header"});
+  const std::string size = std::to_string(length);
+  expect_says(refusal(f.path), {"model.safetensors", "header length " + size,
+                                "beyond the end of the file (" + size + " bytes)"});
 }
 
 TEST(Refusal, OverlappingAndOutOfRangeOffsets) {
@@ -66,8 +76,8 @@ TEST(Refusal, OverlappingAndOutOfRangeOffsets) {
     f.put("model.safetensors", prefix + header + file.substr(8 + length));
     return refusal(f.path);
   };
-  expect_says(change(-1, -1), {"model.safetensors", "data_offsets"});
-  expect_says(change(1 << 30, 1 << 30), {"model.safetensors", "data_offsets"});
+  expect_says(change(-1, -1), {"model.safetensors", "data_offsets begin at", "before it end at", "overlap"});
+  expect_says(change(1 << 30, 1 << 30), {"model.safetensors", "data_offsets [", "end beyond the data", "it holds"});
 }
 
 TEST(Refusal, WrongShapeAndDtype) {
@@ -124,7 +134,8 @@ TEST(Refusal, AbsentShard) {
   map.front().second = "model-00002-of-00002.safetensors";
   f.put("model.safetensors.index.json", Json(Json::Object{{"weight_map", std::move(map)}}).dump());
   std::filesystem::rename(f.path / "model.safetensors", f.path / "model-00001-of-00002.safetensors");
-  expect_says(refusal(f.path), {"model-00002-of-00002.safetensors"});
+  expect_says(refusal(f.path), {"model-00002-of-00002.safetensors", "shard named by model.safetensors.index.json for",
+                                f.tensors.begin()->first, "does not exist"});
 }
 
 TEST(Refusal, JsonTooDeep) {

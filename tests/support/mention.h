@@ -7,7 +7,7 @@
 namespace nibble::test {
 
 // A word stands on its own: no letter or digit directly before or after, whatever the case; a
-// plural (s or es) is allowed. The file's own path is cut out first, its name often holds the word.
+// plural s is allowed. The file's own path is cut out first, its name often holds the word.
 inline bool mentions(std::string message, const std::string& path,
                      const std::vector<std::string>& words) {
   const auto lower = [](std::string text) {
@@ -30,7 +30,7 @@ inline bool mentions(std::string message, const std::string& path,
          at = message.find(word, at + 1)) {
       if (at > 0 && alnum(at - 1)) continue;
       const std::size_t end = at + word.size();
-      for (const char* plural : {"", "s", "es"}) {
+      for (const char* plural : {"", "s"}) {
         const std::string tail = plural;
         if (message.compare(end, tail.size(), tail) == 0 && !alnum(end + tail.size())) return true;
       }

@@ -107,6 +107,26 @@ TEST(Chat, Commands) {
   EXPECT_EQ(read[1].fed, 15);
 }
 
+TEST(Chat, AMessageThatIsNotUtf8) {
+  const ToolRun piped = run_tool({"chat", model_path(), "-q"}, {.input = "a\xff\n"});
+  EXPECT_EQ(piped.code, 1);
+  EXPECT_NE(piped.err.find("standard input: expected UTF-8, found a message that is none at byte 1"),
+            std::string::npos)
+      << piped.err;
+  // A person goes on.
+  const ToolRun typed = run_on_terminal({"chat", model_path()},
+                                        "a\xff\nWhat is the capital of Japan?\n/exit\n");
+  EXPECT_EQ(typed.code, 0) << typed.out;
+  EXPECT_NE(typed.out.find("none at byte 1"), std::string::npos) << typed.out;
+  EXPECT_NE(typed.out.find("The capital of Japan is Tokyo."), std::string::npos) << typed.out;
+}
+
+TEST(Chat, AnUnknownCommandIsAnErrorThatQuietShows) {
+  const ToolRun run = run_tool({"chat", model_path(), "-q"}, {.input = "/wrong\n"});
+  EXPECT_EQ(run.code, 0);
+  EXPECT_NE(run.err.find("found \"/wrong\""), std::string::npos) << run.err;
+}
+
 TEST(Chat, AnswerCutShortIsContinuedFrom) {
   const ToolRun run =
       run_tool({"chat", model_path(), "--verbose", "-n", "3"},

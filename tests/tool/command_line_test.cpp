@@ -16,25 +16,34 @@ bool one_line(const std::string& text) {
   return !text.empty() && text.find('\n') == text.size() - 1 && text.starts_with("nibble: ");
 }
 
+void expect_exit_codes(const std::string& help) {
+  for (const char* line :
+       {"\nExit codes:\n", "\n  0    done", "\n  1    an error", "\n  2    the command line",
+        "\n  3    the model", "\n  4    out of memory", "\n  130  interrupted"}) {
+    EXPECT_NE(help.find(line), std::string::npos) << line << "\n" << help;
+  }
+}
+
 TEST(CommandLine, HelpNamesCommandsAndExitCodes) {
   const ToolRun run = run_tool({"--help"});
   EXPECT_EQ(run.code, 0);
   EXPECT_EQ(run.err, "");
   for (const std::string& command : kCommands)
     EXPECT_NE(run.out.find("\n  " + command), std::string::npos) << command;
-  for (const char* line : {"  0    done", "  1    an error", "  2    the command line",
-                           "  3    the model", "  4    out of memory", "  130  interrupted"}) {
-    EXPECT_NE(run.out.find(line), std::string::npos) << line;
-  }
+  expect_exit_codes(run.out);
 }
 
-TEST(CommandLine, EveryCommandHasHelpWithExamples) {
+TEST(CommandLine, EveryCommandHasHelpWithExamplesAndExitCodes) {
   for (const std::string& command : kCommands) {
     const ToolRun run = run_tool({command, "--help"});
     EXPECT_EQ(run.code, 0) << command;
     EXPECT_EQ(run.err, "") << command;
     EXPECT_NE(run.out.find("nibble " + command), std::string::npos) << command;
     EXPECT_NE(run.out.find("MODEL"), std::string::npos) << command;
+    const std::size_t examples = run.out.find("\nExamples:\n");
+    ASSERT_NE(examples, std::string::npos) << run.out;
+    EXPECT_NE(run.out.find("nibble " + command + " models/", examples), std::string::npos) << run.out;
+    expect_exit_codes(run.out);
   }
 }
 
@@ -66,23 +75,46 @@ TEST(CommandLine, WrongOnesSayWhatWasExpectedAndFound) {
        "--top-k: expected a whole number from 0",
        "found \"-1\""},
       {{"generate", model, "--top-p", "1.5"},
-       "--top-p: expected a number from 0 to 1",
+       "--top-p: expected a number over 0 and up to 1",
        "found \"1.5\""},
+      {{"generate", model, "--top-p", "0"},
+       "--top-p: expected a number over 0 and up to 1",
+       "found \"0\""},
       {{"generate", model, "--temperature", "nan"},
        "--temperature: expected a number",
        "found \"nan\""},
-      {{"generate", model, "-n", "0"},
-       "--max-new-tokens: expected a whole number from 1",
-       "found \"0\""},
+      {{"generate", model, "-n", "-1"},
+       "--max-new-tokens: expected a whole number from 0",
+       "found \"-1\""},
       {{"generate", model, "-n", "99999999999999999999"},
        "expected a whole number",
        "found \"99999999999999999999\""},
       {{"generate", model, "--seed", "-3"},
        "--seed: expected a whole number from 0",
        "found \"-3\""},
+      {{"generate", model, "--stop", "a\xc3"}, "--stop: expected UTF-8", "at byte 1"},
       {{"generate", model, "--stop", ""}, "--stop: expected a text that is not empty", "found"},
       {{"generate", model, "--activations", "a4"}, "expected one of a16, declared", "found \"a4\""},
-      {{"generate", model, "--step-tokens", "100"}, "expected a multiple of 64", "found \"100\""},
+      {{"generate", model, "--step-tokens", "200"}, "expected a multiple of 64", "found \"200\""},
+      {{"perplexity", model, "--step-tokens", "64"},
+       "--step-tokens: expected a whole number from 128",
+       "found \"64\""},
+      {{"generate", model, "-p", "a", "--threads", "100000"},
+       "threads: expected 0 (all) to",
+       "found 100000"},
+      {{"generate", model, "-p", "a", "--kernels", "abacus"}, "kernels: expected one of", "abacus"},
+      {{"generate", model, "-p", "a", "--kernels", ""}, "--kernels: expected a value", "\"\""},
+      {{"generate", model, "-f", ""}, "--file: expected a value that is not empty", "\"\""},
+      {{"generate", model, "--prompt=", "--json"}, "expected a prompt", "found an empty text"},
+      {{"generate", model, "-p", "a", "--seed=", "--json"}, "--seed: expected", "found \"\""},
+      {{"generate", model, "--chat", "-p", "a", "--system", "a\xff"},
+       "--system: expected UTF-8",
+       "at byte 1"},
+      {{"generate", model, "--chat", "-p", "a", "--template-args", "{\"messages\": []}"},
+       "--template-args: expected further values",
+       "found \"messages\""},
+      {{"tokenize", model, "-p", "a", "--ids", "--json"}, "expected --ids or --json", "found both"},
+      {{"perplexity", model, "-p", ""}, "expected a text of at least 2 tokens", "found 0"},
       {{"generate", model, "more"}, "expected no further argument", "found \"more\""},
       {{"generate", model, "-p", "a", "-f", "b"}, "expected --prompt or --file", "found both"},
       {{"generate", model, "-p", "a", "-q", "-v"}, "expected --quiet or --verbose", "found both"},
@@ -116,7 +148,7 @@ TEST(CommandLine, WrongOnesSayWhatWasExpectedAndFound) {
        "expected at most the model's 4096",
        "found 5000"},
       {{"inspect", model, "--max-sequences", "0"},
-       "--max-sequences: expected a whole number from 1",
+       "--max-sequences: expected a whole number from 1 to 4096",
        "found \"0\""},
   };
   for (const Wrong& c : cases) {
@@ -139,16 +171,39 @@ TEST(CommandLine, OptionMayComeTwiceTheLastOneCounts) {
   EXPECT_EQ(parse_json(run.out).find("new_tokens")->as_int(), 2);
 }
 
+TEST(CommandLine, AnEmptyValueTakesNothingElse) {
+  // The option's own value, even where it looks like another option with an empty value.
+  const ToolRun text = run_tool({"tokenize", model_path(), "-p", "--prompt=", "--ids"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_GT(text.out.size(), 2u);
+  const ToolRun empty = run_tool({"tokenize", model_path(), "--prompt=", "--ids"});
+  EXPECT_EQ(empty.code, 0) << empty.err;
+  EXPECT_EQ(empty.out, "\n");
+}
+
+TEST(CommandLine, AModelBehindALinkToItself) {
+  const TempFolder folder;
+  const auto link = folder.path() / "config.json";
+  std::filesystem::create_symlink(link, link);
+  const ToolRun run = run_tool({"generate", folder.path().string(), "-p", "a"});
+  EXPECT_EQ(run.code, 3) << run.err;
+  EXPECT_TRUE(one_line(run.err)) << run.err;
+  EXPECT_NE(run.err.find("config.json cannot be reached"), std::string::npos) << run.err;
+}
+
 TEST(CommandLine, ModelsThatAreNone) {
   const TempFolder folder;
   folder.write("notes.txt", "no model");
   folder.write("model.safetensors", "");
+  folder.write("model-Q4_K_M.gguf", "GGUF");
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"/nonexistent/model", "found nothing at this path"},
       {folder.path().string(), "found a folder without config.json"},
       {(folder.path() / "notes.txt").string(), "found a file that is no part of such a folder"},
       {(folder.path() / "model.safetensors").string(),
        "found a file with no config.json beside it"},
+      {(folder.path() / "model-Q4_K_M.gguf").string(),
+       "found a GGUF file: that format is not supported yet"},
   };
   for (const auto& [path, found] : cases) {
     for (const std::vector<std::string>& args :

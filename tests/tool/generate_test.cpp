@@ -99,6 +99,28 @@ TEST(Generate, SeedDecidesASampledText) {
             *sampled(std::to_string(drawn.find("seed")->as_uint())).find("tokens"));
 }
 
+TEST(Generate, AFullContextIsSaid) {
+  const ToolRun run = run_tool({"generate", model_path(), "-p", kPrompt, "--kv-tokens", "64", "-n",
+                                "500", "--ignore-stop-tokens"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_NE(run.err.find("the context is full (64 tokens)"), std::string::npos) << run.err;
+}
+
+TEST(Generate, ATemplateThatWritesNothingIsNamed) {
+  const TempFolder folder;
+  for (const auto& file : std::filesystem::directory_iterator(model_path())) {
+    const auto name = file.path().filename();
+    if (name != "chat_template.jinja") {
+      std::filesystem::create_symlink(std::filesystem::absolute(file), folder.path() / name);
+    }
+  }
+  folder.write("chat_template.jinja", "{# nothing #}");
+  const ToolRun run = run_tool({"generate", folder.path().string(), "--chat", "-p", "a"});
+  EXPECT_EQ(run.code, 1) << run.err;
+  EXPECT_NE(run.err.find("chat template: expected it to write a prompt"), std::string::npos)
+      << run.err;
+}
+
 TEST(Generate, StatsAndMessagesStayOnStderr) {
   const ToolRun run =
       run_tool({"generate", model_path(), "-p", kPrompt, "-n", "8", "--stats", "--verbose"});
@@ -106,7 +128,7 @@ TEST(Generate, StatsAndMessagesStayOnStderr) {
   EXPECT_EQ(run.out, " Paris.\nThe capital of Germany is Berlin\n");
   EXPECT_NE(run.err.find("prompt     5 tokens in "), std::string::npos) << run.err;
   EXPECT_NE(run.err.find("stop       length"), std::string::npos) << run.err;
-  EXPECT_NE(run.err.find(" 0 allocations inside"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find(" 0 arena allocations inside"), std::string::npos) << run.err;
   EXPECT_EQ(run.err.find('\033'), std::string::npos) << "no colours in a pipe";
   const ToolRun quiet = run_tool({"generate", model_path(), "-p", kPrompt, "-n", "8", "--quiet"});
   EXPECT_EQ(quiet.err, "");
@@ -156,13 +178,22 @@ TEST(Generate, PromptBeyondTheContextIsAnErrorWhileRunning) {
   EXPECT_NE(run.err.find("does not fit"), std::string::npos) << run.err;
 }
 
-TEST(Generate, TerminalGetsABarAndNoColoursWithNoColor) {
+TEST(Generate, TerminalGetsABarAndColoursUnlessTheyAreUnwanted) {
   const ToolRun run = run_on_terminal({"generate", model_path(), "-p", kPrompt, "-n", "2"}, "");
   EXPECT_EQ(run.code, 0) << run.out;
   EXPECT_NE(run.out.find("] "), std::string::npos) << run.out;
   EXPECT_TRUE(std::regex_search(run.out, std::regex("\\[=+ *\\] +[0-9]+%"))) << run.out;
-  const ToolRun plain = run_on_terminal({"generate", "/nonexistent"}, "\x04", {"NO_COLOR=1"});
-  EXPECT_EQ(plain.out.find("\033[3"), std::string::npos) << plain.out;
+  const auto error = [](const std::vector<std::string>& environment) {
+    return run_on_terminal({"generate", "/nonexistent"}, "\x04", environment).out;
+  };
+  const std::string red = error({"NO_COLOR=", "TERM=xterm"});
+  EXPECT_NE(red.find("\033[31m"), std::string::npos) << red;
+  EXPECT_NE(red.find("\033[0m"), std::string::npos) << red;
+  for (const char* unwanted : {"NO_COLOR=1", "TERM=dumb"}) {
+    const std::string plain = error({"NO_COLOR=", "TERM=xterm", unwanted});
+    EXPECT_EQ(plain.find("\033[3"), std::string::npos) << unwanted << "\n" << plain;
+    EXPECT_NE(plain.find("found nothing at this path"), std::string::npos) << plain;
+  }
 }
 
 TEST(Tokenize, RoundTrip) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "tests/tool/run_tool.h"
@@ -18,6 +19,49 @@ TEST(Inspect, Text) {
        {"8 layers, hidden 256, vocabulary 4096, 4096 positions", "nvfp4", "bf16", "KV cache",
         "delta and conv state", "mixed(2048)", "layers.0.mlp.gate_proj", "lm_head"}) {
     EXPECT_NE(run.out.find(part), std::string::npos) << part << "\n" << run.out;
+  }
+}
+
+TEST(Inspect, SaysWhatTheConfigurationHolds) {
+  const ToolRun run = run_tool({"inspect", model_path()});
+  ASSERT_EQ(run.code, 0) << run.err;
+  for (const char* part :
+       {"attention     2 layers, 4 heads of 64, 2 KV heads, rotary 16 of 64, theta 1",
+        "delta net     6 layers, 4 key heads of 32, 8 value heads of 32, convolution over 4",
+        "eps 1e-06, head of its own", "declared      compressed-tensors",
+        "nvfp4-pack-quantized, inputs nvfp4_static: Linear", "left alone    ",
+        "file          model-00001-of-00002.safetensors: ", "tokenizer     byte-level BPE, 4096 ids",
+        "chat template: yes, stop tokens: "}) {
+    EXPECT_NE(run.out.find(part), std::string::npos) << part << "\n" << run.out;
+  }
+}
+
+TEST(Inspect, JsonHoldsTheConfiguration) {
+  const auto inspect = [](const std::string& folder) {
+    const ToolRun run = run_tool({"inspect", NIBBLE_TEST_DATA "/" + folder, "--json"});
+    EXPECT_EQ(run.code, 0) << run.err;
+    return parse_json(run.out);
+  };
+  const Json ct = inspect("model/hf-nvfp4-ct");
+  EXPECT_EQ(ct.find("attention")->find("kv_heads")->as_int(), 2);
+  EXPECT_EQ(ct.find("delta_net")->find("value_heads")->as_int(), 8);
+  EXPECT_EQ(ct.find("attention")->find("layers")->as_int() + ct.find("delta_net")->find("layers")->as_int(),
+            ct.find("layers")->as_int());
+  EXPECT_FALSE(ct.find("tied_head")->as_bool());
+  EXPECT_TRUE(ct.find("chat_template")->as_bool());
+  EXPECT_FALSE(ct.find("stop_tokens")->as_array().empty());
+  EXPECT_FALSE(ct.find("quantisation")->find("ignored")->as_array().empty());
+  EXPECT_GE(ct.find("files")->as_array().size(), 2u);
+  const std::vector<std::pair<std::string, std::string>> methods = {
+      {"model/hf-nvfp4-ct", "compressed-tensors"},
+      {"model/hf-nvfp4-modelopt", "modelopt"},
+      {"mixed/hf-mixed-ct", "compressed-tensors"},
+      {"mixed/hf-mixed-modelopt", "modelopt"},
+      {"mixed/hf-fp8-block", "fp8"}};
+  for (const auto& [folder, method] : methods) {
+    const Json info = inspect(folder);
+    EXPECT_EQ(info.find("quantisation")->find("method")->as_string(), method) << folder;
+    EXPECT_FALSE(info.find("quantisation")->find("groups")->as_array().empty()) << folder;
   }
 }
 
@@ -108,6 +152,46 @@ TEST(Bench, Csv) {
   EXPECT_EQ(count, 6u);
 }
 
+// Ctrl-C in the second row keeps the first.
+TEST(Bench, InterruptReportsTheRowsThatAreFinished) {
+  for (const char* format : {"md", "csv", "json"}) {
+    const ToolRun run = run_tool({"bench", model_path(), "-p", "64", "-n", "3000", "-d", "0", "-b", "1",
+                                  "-r", "1", "--no-roof", "-v", "-o", format},
+                                 {.interrupt_when = "pp64 batch 1: "});
+    EXPECT_EQ(run.code, 130) << run.err;
+    EXPECT_NE(run.out.find("pp64"), std::string::npos) << run.out;
+    EXPECT_EQ(run.out.find("tg3000"), std::string::npos) << run.out;
+    EXPECT_NE(run.err.find("interrupted in tg3000 batch 1: 1 of 2 rows are finished"), std::string::npos)
+        << run.err;
+    if (std::string(format) == "json") {
+      EXPECT_EQ(parse_json(run.out).find("rows")->as_array().size(), 1u);
+    }
+  }
+}
+
+TEST(Bench, InterruptBeforeTheFirstRowSaysNothingOnStdout) {
+  const ToolRun run = run_tool({"bench", model_path(), "-p", "0", "-n", "3000", "-d", "0", "-b", "1", "-r",
+                                "10000", "--no-roof", "-v"},
+                               {.interrupt_when = "loaded in"});
+  EXPECT_EQ(run.code, 130) << run.err;
+  EXPECT_EQ(run.out, "");
+}
+
+TEST(Bench, TimeBoundsTheRepetitionsUnlessTheirNumberIsGiven) {
+  const auto samples = [](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"bench", model_path(), "-p", "64", "-n", "0",
+                                     "-o",    "json",       "--no-roof"};
+    args.insert(args.end(), more.begin(), more.end());
+    const ToolRun run = run_tool(args);
+    EXPECT_EQ(run.code, 0) << run.err;
+    return parse_json(run.out).find("rows")->as_array().at(0).find("samples")->as_array().size();
+  };
+  EXPECT_EQ(samples({"--row-seconds", "0"}), 1u);
+  EXPECT_EQ(samples({"-r", "7"}), 7u);
+  EXPECT_EQ(samples({"-r", "7", "--row-seconds", "0"}), 1u);
+  EXPECT_EQ(samples({"--row-seconds", "1000"}), 5u);
+}
+
 TEST(Bench, SyntheticShapeNeedsNoFiles) {
   const ToolRun run = run_tool(
       {"bench", "--synthetic", "tiny", "--layers", "2",    "--mix",    "mlp-nvfp4-rest-fp8",
@@ -196,7 +280,8 @@ class DamagedModel {
   TempFolder folder_;
 };
 
-void expect_refused(const DamagedModel& model, const std::string& part) {
+// `parts`: the file, what was expected of it and what was found.
+void expect_refused(const DamagedModel& model, const std::vector<std::string>& parts) {
   for (const char* command : {"inspect", "generate"}) {
     std::vector<std::string> args = {command, model.path()};
     if (std::string(command) == "generate") args.insert(args.end(), {"-p", "The"});
@@ -205,7 +290,9 @@ void expect_refused(const DamagedModel& model, const std::string& part) {
     EXPECT_EQ(run.out, "") << command;
     EXPECT_TRUE(run.err.starts_with("nibble: ")) << run.err;
     EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
-    EXPECT_NE(run.err.find(part), std::string::npos) << run.err;
+    for (const std::string& part : parts) {
+      EXPECT_NE(run.err.find(part), std::string::npos) << "no \"" << part << "\" in: " << run.err;
+    }
   }
 }
 
@@ -214,22 +301,28 @@ TEST(Refusal, TruncatedShard) {
   const auto shard = model.shard();
   std::filesystem::permissions(shard, std::filesystem::perms::owner_write,
                                std::filesystem::perm_options::add);
-  std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 1000);
-  expect_refused(model, shard.filename().string());
+  const auto bytes = std::filesystem::file_size(shard) - 1000;
+  std::filesystem::resize_file(shard, bytes);
+  std::uint64_t header = 0;
+  std::ifstream(shard, std::ios::binary).read(reinterpret_cast<char*>(&header), sizeof header);
+  const auto data = bytes - 8 - header;
+  expect_refused(model, {shard.filename().string(), "data_offsets [", "end beyond the data",
+                         "truncated, it holds " + std::to_string(data) + " bytes of data"});
 }
 
 TEST(Refusal, ShardThatIsAbsent) {
   const DamagedModel model;
   const auto shard = model.shard();
   std::filesystem::remove(shard);
-  expect_refused(model, shard.filename().string());
+  expect_refused(model, {shard.filename().string(), "shard named by model.safetensors.index.json for",
+                         "does not exist"});
 }
 
 TEST(Refusal, BrokenConfig) {
   const DamagedModel model;
   std::filesystem::remove(model.file("config.json"));
   model.folder().write("config.json", "{\"model_type\": \"qwen3_5\", ");
-  expect_refused(model, "config.json");
+  expect_refused(model, {"config.json", "JSON", "unexpected end of input"});
 }
 
 TEST(Refusal, NoTokenizer) {
@@ -237,14 +330,15 @@ TEST(Refusal, NoTokenizer) {
   std::filesystem::remove(model.file("tokenizer.json"));
   const ToolRun run = run_tool({"generate", model.path(), "-p", "The", "-q"});
   EXPECT_EQ(run.code, 3) << run.err;
-  EXPECT_NE(run.err.find("tokenizer.json"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("expected a model with tokenizer.json, found none"), std::string::npos)
+      << run.err;
 }
 
 TEST(Refusal, UnknownArchitectureNamesTheKnown) {
   const DamagedModel model;
   std::filesystem::remove(model.file("config.json"));
   model.folder().write("config.json", "{\"model_type\": \"mamba\"}");
-  expect_refused(model, "qwen3_5");
+  expect_refused(model, {"config.json: model_type", "is called \"mamba\"", "known are qwen3_5"});
 }
 
 TEST(Refusal, MoreMemoryThanThereIs) {

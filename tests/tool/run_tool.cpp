@@ -111,7 +111,10 @@ ToolRun run_tool(const std::vector<std::string>& args, const ToolOptions& how) {
       sent += n > 0 ? static_cast<std::size_t>(n) : 0;
     }
     if (how.close_output_after > 0 && run.out.size() >= how.close_output_after) out.close_read();
-    if (how.interrupt_after > 0 && run.out.size() >= how.interrupt_after && !stopped) {
+    const bool stop =
+        (how.interrupt_after > 0 && run.out.size() >= how.interrupt_after) ||
+        (!how.interrupt_when.empty() && run.err.find(how.interrupt_when) != std::string::npos);
+    if (stop && !stopped) {
       stopped = true;
       kill(child, SIGINT);
     }

@@ -18,6 +18,7 @@ struct ToolOptions {
   std::string input;
   std::size_t close_output_after = 0;    // bytes of stdout to read before closing it; 0: read all
   std::size_t interrupt_after = 0;       // bytes of stdout to read before SIGINT; 0: none
+  std::string interrupt_when;            // text on stderr that SIGINT follows; empty: none
   std::vector<std::string> environment;  // "NAME=value", beside the test's own
 };
 

@@ -32,6 +32,30 @@ struct ChatOptions {
 struct ModelInfo {
   std::string architecture;
   std::int64_t layers = 0, hidden = 0, vocab = 0, max_positions = 0;
+  struct Attention {  // layers 0: the model has none
+    std::int64_t layers = 0, heads = 0, kv_heads = 0, head_dim = 0, rotary_dim = 0;
+    double rope_theta = 0;
+  } attention;
+  struct DeltaNet {
+    std::int64_t layers = 0, key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, conv_kernel = 0;
+  } delta_net;
+  double rms_eps = 0;
+  bool tied_head = false;  // the head reads the embedding's table
+  struct Quantisation {    // as the checkpoint declares it; what serves is in `formats`
+    std::string method;                // "none", "compressed-tensors", "modelopt", "fp8"
+    std::vector<std::string> groups;   // a line each
+    std::vector<std::string> ignored;  // names and patterns of modules, as written
+  } quantisation;
+  struct FileRow {
+    std::string name;
+    std::int64_t tensors = 0;
+    std::uint64_t bytes = 0;  // of its tensors
+  };
+  std::vector<FileRow> files;
+  std::vector<std::int32_t> stop_tokens;
+  std::string tokenizer;  // "byte-level BPE"; empty: none
+  std::int64_t tokenizer_size = 0;
+  bool chat_template = false;
   std::string backend, device, kernels, profile, activations;
   int threads = 0;
   struct FormatRow {

@@ -76,7 +76,7 @@ typedef struct nibble_load_options {
   size_t struct_size;
   const char* backend; /* NULL: the best there is; else "cpu", "cuda:1", "cpu:mirror=sm90" */
   const char* kernels; /* NULL: the best there are; else "avx512", "avx2", "neon", "portable" */
-  int32_t threads;     /* 0: all the machine's */
+  int32_t threads;     /* 0: all the machine's; at most 256 or twice its processors */
   int32_t activations; /* nibble_activations */
   int64_t kv_tokens;   /* positions of KV cache, shared by all sessions */
   int32_t max_sequences;

@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "nibble/export.h"
+#include "nibble/limits.h"
 
 namespace nibble {
 
 // Where a model runs.
 struct NIBBLE_API Device {
   std::string backend = "cpu";
-  int threads = 0;      // CPU: 0 = all the machine's
+  int threads = 0;      // CPU: 0 = all the machine's; limits.h says how many
   std::string kernels;  // CPU: "avx512", "avx2", "neon", "portable"; empty = the best available
   std::string mirror;   // CPU: the profile whose bits it reproduces ("sm90"); empty = its own, f32
   int index = 0;        // CUDA: which card
@@ -56,7 +57,7 @@ struct Sampling {
   float top_p = 1, min_p = 0;    // 1 and 0: off
   float repetition_penalty = 1;  // 1: off
   std::uint64_t seed = 0;
-  int max_new_tokens = 512;
+  int max_new_tokens = 512;      // 0: the prompt is taken, nothing is generated
   std::vector<std::string> stop;               // texts that end the answer and are not part of it
   std::vector<std::int32_t> stop_tokens;       // beside the model's own
   bool ignore_model_stop_tokens = false;

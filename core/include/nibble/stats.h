@@ -16,7 +16,7 @@ struct StepStats {
   std::uint64_t host_to_device_bytes = 0;   // batch descriptions; 0 on the CPU
   std::uint64_t device_to_host_bytes = 0;
   std::uint64_t collectives = 0;
-  std::uint64_t allocations = 0;            // inside steps: 0 by design
+  std::uint64_t allocations = 0;            // of device memory inside steps: 0 by design
   std::uint64_t last_launches = 0;          // of the latest step
   std::uint64_t prefill_tokens = 0, decode_tokens = 0;
   double prefill_seconds = 0, decode_seconds = 0;

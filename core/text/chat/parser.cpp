@@ -4,21 +4,17 @@
 
 #include "core/text/chat/py_text.h"
 #include "core/text/chat/run.h"
+#include "core/text/chat/source_limit.h"
 
 namespace nibble::chat {
-namespace {
-
-constexpr std::size_t kMaxSource = 1u << 20;
-
-}  // namespace
 
 std::shared_ptr<const Program> parse(const std::string& source, std::string name) {
   auto program = std::make_shared<Program>();
   program->name = std::move(name);
-  if (source.size() > kMaxSource) {
+  if (source.size() > kLargestTemplate) {
     syntax_error(program->name, 1,
                  "a template of " + std::to_string(source.size()) + " bytes, at most " +
-                     std::to_string(kMaxSource) + " are read");
+                     std::to_string(kLargestTemplate) + " are read");
   }
   if (!valid_utf8(source)) syntax_error(program->name, 1, "the template is not valid UTF-8");
   Parser(normalize_newlines(source), *program).run();
