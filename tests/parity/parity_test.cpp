@@ -64,6 +64,8 @@ class Faulty final : public Backend {
     return state;
   }
   const StepStats& stats() const override { return inner_->stats(); }
+  void start_trace() override { inner_->start_trace(); }
+  nibble::Trace stop_trace() override { return inner_->stop_trace(); }
 
  private:
   std::unique_ptr<Backend> inner_;
