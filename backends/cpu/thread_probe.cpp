@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <mutex>
 #include <thread>
@@ -13,7 +14,11 @@
 namespace nibble::cpu {
 namespace {
 
+// A worker's first allocation may reserve address space for its own heap: these do the same, and the
+// allocator hands the heaps on.
 void* wait_for(void* gate) {
+  void* volatile held = std::malloc(64);
+  std::free(held);
   auto& mutex = *static_cast<std::mutex*>(gate);
   const std::lock_guard lock(mutex);
   return nullptr;
@@ -37,15 +42,15 @@ int threads_that_start(int wanted) {
   if (pthread_attr_init(&attributes) != 0) return 0;
   pthread_attr_setstacksize(&attributes,
                             global_control::active_value(global_control::thread_stack_size));
-  // Nothing may be left to chance between this and TBB: a few more must be possible.
-  constexpr int kSpare = 2;
+  // TBB needs memory of its own beside the stacks, and others may start threads before it does.
+  const int spare = 2 + wanted / 8;
   std::vector<pthread_t> started;
-  started.reserve(static_cast<std::size_t>(wanted) + kSpare);
+  started.reserve(static_cast<std::size_t>(wanted + spare));
   std::mutex gate;
   {
     const std::lock_guard closed(gate);
     pthread_t thread;
-    while (static_cast<int>(started.size()) < wanted + kSpare &&
+    while (static_cast<int>(started.size()) < wanted + spare &&
            pthread_create(&thread, &attributes, wait_for, &gate) == 0) {
       started.push_back(thread);
     }
@@ -57,7 +62,7 @@ int threads_that_start(int wanted) {
   while (counted() > before && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::yield();
   }
-  return std::clamp(static_cast<int>(started.size()) - kSpare, 0, wanted);
+  return std::clamp(static_cast<int>(started.size()) - spare, 0, wanted);
 }
 
 }  // namespace nibble::cpu
