@@ -168,7 +168,7 @@ TEST(Perplexity, WindowsAndErrors) {
   EXPECT_NE(text_run.out.find("perplexity  "), std::string::npos) << text_run.out;
   EXPECT_NE(text_run.out.find(" ± "), std::string::npos) << text_run.out;
   const ToolRun empty = run_tool({"perplexity", model_path(), "-p", "The"});
-  EXPECT_EQ(empty.code, 1);
+  EXPECT_EQ(empty.code, 2);
   EXPECT_NE(empty.err.find("expected a text of at least 2 tokens, found 1"), std::string::npos)
       << empty.err;
 }
