@@ -121,7 +121,9 @@ TEST(CheckpointFolder, SingleFile) {
 TEST(CheckpointFolder, ShardsKeepTheirBytesAndNames) {
   const TemporaryFolder folder;
   write_safetensors(folder / "model.safetensors",
-                    TensorList().add("b", DType::u8, {1}, std::vector<std::uint8_t>{7}).list());
+                    TensorList()
+                        .add("b", DType::u8, {1}, std::vector<std::uint8_t>{7})
+                        .list());
   write_safetensors(folder / "model_mtp.safetensors",
                     TensorList().add("a", DType::u8, {1}, std::vector<std::uint8_t>{9}).list());
   std::ofstream(folder / "model.safetensors.index.json")
@@ -142,6 +144,25 @@ TEST(CheckpointFolder, ShardsKeepTheirBytesAndNames) {
   EXPECT_EQ(complaint([&] { Checkpoint{folder.path()}; }, ErrorCode::not_found),
             "[checkpoint] " + (folder / "model_mtp.safetensors").string() +
                 ": shard named by model.safetensors.index.json for \"a\" does not exist");
+}
+
+TEST(CheckpointFolder, EveryTensorOfAShardIsPlacedByTheIndex) {
+  const TemporaryFolder folder;
+  const auto refusal = [&](const char* second) {
+    write_safetensors(folder / "1.safetensors",
+                      TensorList().add_zeros("a", DType::u8, {1}).list());
+    write_safetensors(
+        folder / "2.safetensors",
+        TensorList().add_zeros("b", DType::u8, {1}).add_zeros(second, DType::u8, {1}).list());
+    std::ofstream(folder / "model.safetensors.index.json")
+        << R"({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}})";
+    return complaint([&] { Checkpoint{folder.path()}; }, ErrorCode::bad_file);
+  };
+  const std::string who = "[checkpoint] " + (folder / "2.safetensors").string() + ": tensor ";
+  const std::string expected =
+      ": expected only tensors that model.safetensors.index.json places here, found that it ";
+  EXPECT_EQ(refusal("stray"), who + "\"stray\"" + expected + "does not name this one");
+  EXPECT_EQ(refusal("a"), who + "\"a\"" + expected + "places this one in 1.safetensors");
 }
 
 }  // namespace
