@@ -61,24 +61,31 @@ class Binder {
   Call call(const DeltaConv& a) {
     const DeltaLayerView& state = delta_layer(a.layer, a.shape);
     const std::int64_t c = a.shape.channels();
-    const DeltaConvArgs args{operand("x", a.x, c), constant("weight", a.weight, c * a.shape.conv_kernel),
-                             state, a.section, operand("y", a.y, c)};
+    const DeltaConvArgs args{operand("x", a.x, c),
+                             constant("weight", a.weight, c * a.shape.conv_kernel), state,
+                             a.section, operand("y", a.y, c)};
     output_ = args.y;
     section_ = &a.section;
     return [args](const Launch& to) { delta_conv(to, args); };
   }
   Call call(const DeltaGates& a) {
     const std::int64_t heads = a.a.cols;
-    const DeltaGatesArgs args{f32("a", a.a), f32("b", a.b, heads), constant("neg_exp_a", a.neg_exp_a, heads),
-                              constant("dt_bias", a.dt_bias, heads), f32("g", a.g, heads),
+    const DeltaGatesArgs args{f32("a", a.a),
+                              f32("b", a.b, heads),
+                              constant("neg_exp_a", a.neg_exp_a, heads),
+                              constant("dt_bias", a.dt_bias, heads),
+                              f32("g", a.g, heads),
                               f32("beta", a.beta, heads)};
     output_ = args.g;
     return [args](const Launch& to) { delta_gates(to, args); };
   }
   Call call(const DeltaRule& a) {
     const DeltaLayerView& state = delta_layer(a.layer, a.shape);
-    const DeltaRuleArgs args{operand("qkv", a.qkv, a.shape.channels()), f32("g", a.g, a.shape.value_heads),
-                             f32("beta", a.beta, a.shape.value_heads), state, a.section,
+    const DeltaRuleArgs args{operand("qkv", a.qkv, a.shape.channels()),
+                             f32("g", a.g, a.shape.value_heads),
+                             f32("beta", a.beta, a.shape.value_heads),
+                             state,
+                             a.section,
                              operand("y", a.y, a.shape.value_channels())};
     output_ = args.y;
     section_ = &a.section;
@@ -86,8 +93,11 @@ class Binder {
   }
   Call call(const GatedRmsNorm& a) {
     expect(a.group > 0 && a.x.cols % a.group == 0, "group", "a divisor of the columns");
-    const GatedRmsNormArgs args{operand("x", a.x), like("z", a.z, a.x, a.x.cols),
-                                constant("weight", a.weight, a.group), a.group, a.eps,
+    const GatedRmsNormArgs args{operand("x", a.x),
+                                like("z", a.z, a.x, a.x.cols),
+                                constant("weight", a.weight, a.group),
+                                a.group,
+                                a.eps,
                                 like("y", a.y, a.x, a.x.cols)};
     output_ = args.y;
     return [args](const Launch& to) { gated_rms_norm(to, args); };
@@ -100,7 +110,8 @@ class Binder {
     expect(a.rotary_dim >= 0 && a.rotary_dim <= dim && a.rotary_dim % 2 == 0, "rotary_dim",
            "an even number up to head_dim");
     const ConstantView& rope = constant("rope", a.rope);
-    expect(rope.shape.size() == 2 && rope.shape[1] == a.rotary_dim, "rope", "a table [positions, rotary_dim]");
+    expect(rope.shape.size() == 2 && rope.shape[1] == a.rotary_dim, "rope",
+           "a table [positions, rotary_dim]");
     bound_.limits.attention = true;
     bound_.limits.positions = std::min(bound_.limits.positions, rope.shape[0]);
     const QkNormRopeArgs args{operand("q", a.q),
@@ -121,7 +132,8 @@ class Binder {
     const KvLayerView& state = attention_layer(a.layer, a.shape);
     const std::int64_t cols = std::int64_t{a.shape.heads} * a.shape.head_dim;
     bound_.limits.attention = true;
-    const AttentionArgs args{operand("q", a.q, cols), a.scale, state, a.section, operand("y", a.y, cols)};
+    const AttentionArgs args{operand("q", a.q, cols), a.scale, state, a.section,
+                             operand("y", a.y, cols)};
     output_ = args.y;
     section_ = &a.section;
     return [args](const Launch& to) { attention(to, args); };
@@ -129,9 +141,11 @@ class Binder {
   Call call(const SigmoidGate& a) {
     const std::int64_t cols = std::int64_t{a.heads} * a.head_dim;
     const std::int64_t reach = (a.heads - 1) * a.gate_head_stride + a.head_dim;
-    expect(a.gate_head_stride >= a.head_dim && reach <= a.gate.cols, "gate", "heads inside the row");
-    const SigmoidGateArgs args{operand("x", a.x, cols), like("gate", a.gate, a.x, 0), a.heads, a.head_dim,
-                               a.gate_head_stride, like("y", a.y, a.x, cols)};
+    expect(a.gate_head_stride >= a.head_dim && reach <= a.gate.cols, "gate",
+           "heads inside the row");
+    const SigmoidGateArgs args{
+        operand("x", a.x, cols), like("gate", a.gate, a.x, 0), a.heads, a.head_dim,
+        a.gate_head_stride,      like("y", a.y, a.x, cols)};
     output_ = args.y;
     return [args](const Launch& to) { sigmoid_gate(to, args); };
   }
@@ -147,7 +161,8 @@ class Binder {
     return [args](const Launch& to) { add(to, args); };
   }
   Call call(const GatherRows& a) {
-    const GatherRowsArgs args{typed_view("x", a.x, a.x.dtype), typed_view("y", a.y, a.x.dtype, a.x.cols)};
+    const GatherRowsArgs args{typed_view("x", a.x, a.x.dtype),
+                              typed_view("y", a.y, a.x.dtype, a.x.cols)};
     expect(a.x.rows == Rows::tokens, "x", "one row for each token");
     expect(a.y.rows == Rows::outputs, "y", "one row for each output");
     output_ = args.y;
@@ -176,11 +191,13 @@ class Binder {
   }
   void expect_equal(const char* field, std::int64_t wanted, std::int64_t found) const {
     if (wanted != found) {
-      fail(std::string(field) + ": expected " + std::to_string(wanted) + ", found " + std::to_string(found));
+      fail(std::string(field) + ": expected " + std::to_string(wanted) + ", found " +
+           std::to_string(found));
     }
   }
 
-  // Address of a tensor of this type with `cols` columns (0: any), inside its buffer and the scratch.
+  // Address of a tensor of this type with `cols` columns (0: any), inside its buffer and the
+  // scratch.
   View typed_view(const char* field, const Tensor& t, DType dtype, std::int64_t cols = 0) const {
     const std::string name = field;
     if (!t.valid() || t.buffer >= static_cast<std::int64_t>(program_.buffers.size())) {
@@ -193,12 +210,15 @@ class Binder {
     const Buffer& buffer = program_.buffers[static_cast<std::size_t>(t.buffer)];
     const std::int64_t size = dtype_bits(dtype) / 8, rows = program_.rows_of(t.rows);
     constexpr std::int64_t kMost = std::int64_t{1} << 40;  // products of two stay below 2^63
-    const bool sane = t.cols > 0 && t.cols < (std::int64_t{1} << 31) && t.offset >= 0 && t.offset < kMost &&
-                      t.stride >= t.cols && t.stride < kMost && rows > 0 && rows < (1 << 22);
-    if (!sane || ((rows - 1) * t.stride + t.offset + t.cols) * size > buffer.bytes || buffer.offset < 0 ||
-        buffer.offset % 16 != 0 || buffer.offset + buffer.bytes > program_.scratch_bytes) {
+    const bool sane = t.cols > 0 && t.cols < (std::int64_t{1} << 31) && t.offset >= 0 &&
+                      t.offset < kMost && t.stride >= t.cols && t.stride < kMost && rows > 0 &&
+                      rows < (1 << 22);
+    if (!sane || ((rows - 1) * t.stride + t.offset + t.cols) * size > buffer.bytes ||
+        buffer.offset < 0 || buffer.offset % 16 != 0 ||
+        buffer.offset + buffer.bytes > program_.scratch_bytes) {
       fail(name + ": " + std::to_string(rows) + " rows of " + std::to_string(t.cols) + " at " +
-           std::to_string(t.offset) + " by " + std::to_string(t.stride) + " lie outside their buffer");
+           std::to_string(t.offset) + " by " + std::to_string(t.stride) +
+           " lie outside their buffer");
     }
     return {l_.scratch_block.data() + buffer.offset + t.offset * size, dtype, t.rows, t.stride,
             static_cast<std::int32_t>(t.cols)};
@@ -214,7 +234,8 @@ class Binder {
     expect(t.rows == other.rows, field, "as many rows as the input");
     return operand(field, t, cols);
   }
-  View scales(const char* field, const Tensor& t, const ActivationFormat& format, std::int64_t k) const {
+  View scales(const char* field, const Tensor& t, const ActivationFormat& format,
+              std::int64_t k) const {
     using Kind = ActivationFormat::Kind;
     switch (format.kind) {
       case Kind::nvfp4_static:
@@ -237,7 +258,8 @@ class Binder {
     if (a.x_format.kind == Kind::none) {
       args.x = operand("x", a.x, w.cols);
     } else {
-      args.x = typed_view("x", a.x, DType::u8, a.x_format.kind == Kind::nvfp4_static ? w.cols / 2 : w.cols);
+      args.x = typed_view("x", a.x, DType::u8,
+                          a.x_format.kind == Kind::nvfp4_static ? w.cols / 2 : w.cols);
       args.x_scales = scales("x_scales", a.x_scales, a.x_format, w.cols);
     }
     expect(a.y.dtype == DType::f32 || a.y.dtype == l_.operand, "y", "float32 or the operand type");
@@ -247,7 +269,8 @@ class Binder {
   }
 
   const WeightImage& weight(WeightId id) const {
-    if (id < 0 || id >= static_cast<std::int64_t>(l_.weights.size())) fail("no weight " + std::to_string(id));
+    if (id < 0 || id >= static_cast<std::int64_t>(l_.weights.size()))
+      fail("no weight " + std::to_string(id));
     return l_.weights[static_cast<std::size_t>(id)];
   }
   const ConstantView& constant(const char* field, ConstantId id) const {
@@ -297,8 +320,8 @@ BoundProgram bind(Loaded& l, const Program& program, cudaStream_t stream, int mu
   BoundProgram bound;
   bound.limits.cls = program.cls;
   bound.limits.name = program.cls.name();
-  bound.launch = {stream, l.step.view(), program.cls.max_rows, program.cls.max_outputs, l.sizes.slots,
-                  multiprocessors};
+  bound.launch = {stream,        l.step.view(),  program.cls.max_rows, program.cls.max_outputs,
+                  l.sizes.slots, multiprocessors};
   Binder binder(l, program, bound);
   for (const Op& op : program.ops) bound.ops.push_back(binder.bind(op));
   return bound;

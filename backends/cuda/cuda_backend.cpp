@@ -58,8 +58,8 @@ void show(const Observer& observer, const BoundOp& op, const Batch& batch) {
   const std::size_t width = static_cast<std::size_t>(v.cols * size);
   std::vector<std::byte> bytes(width * static_cast<std::size_t>(rows));
   check(cudaMemcpy2D(bytes.data(), width, v.data + first * v.stride * size,
-                     static_cast<std::size_t>(v.stride * size), width, static_cast<std::size_t>(rows),
-                     cudaMemcpyDeviceToHost),
+                     static_cast<std::size_t>(v.stride * size), width,
+                     static_cast<std::size_t>(rows), cudaMemcpyDeviceToHost),
         "reading an op's output");
   std::vector<float> values(static_cast<std::size_t>(rows * v.cols));
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -98,8 +98,8 @@ class TracedRun {
 CudaBackend::CudaBackend(const BackendOptions& options)
     : index_(options.index), graphs_(options.graphs) {
   if (!options.mirror.empty()) {
-    throw Error(ErrorCode::unsupported, "[cuda] mirror: only the CPU mirrors a profile, found \"" +
-                                            options.mirror + "\"");
+    throw Error(ErrorCode::unsupported,
+                "[cuda] mirror: only the CPU mirrors a profile, found \"" + options.mirror + "\"");
   }
   const CardInfo card = use_card(index_);
   multiprocessors_ = card.multiprocessors;
@@ -118,9 +118,13 @@ CudaBackend::~CudaBackend() {
   if (stream_) cudaStreamSynchronize(stream_->get());
 }
 
-void CudaBackend::select() const { check(cudaSetDevice(index_), "choosing a card"); }
+void CudaBackend::select() const {
+  check(cudaSetDevice(index_), "choosing a card");
+}
 
-void CudaBackend::wait(const char* what) const { check(cudaStreamSynchronize(stream_->get()), what); }
+void CudaBackend::wait(const char* what) const {
+  check(cudaStreamSynchronize(stream_->get()), what);
+}
 
 Loaded& CudaBackend::loaded(const char* who) const {
   if (loaded_ == nullptr) {
@@ -134,18 +138,22 @@ Loaded& CudaBackend::loaded(const char* who, std::int32_t slot) const {
   Loaded& l = loaded(who);
   if (slot < 0 || slot >= l.sizes.slots) {
     throw Error(ErrorCode::internal, std::string("[cuda] ") + who + ": expected a slot below " +
-                                         std::to_string(l.sizes.slots) + ", found " + std::to_string(slot));
+                                         std::to_string(l.sizes.slots) + ", found " +
+                                         std::to_string(slot));
   }
   return l;
 }
 
-void CudaBackend::run(std::size_t index, const Batch& batch, StepOutput& out, const Observer& observer) {
+void CudaBackend::run(std::size_t index, const Batch& batch, StepOutput& out,
+                      const Observer& observer) {
   Loaded& l = loaded("run");
   if (index >= l.bound.size()) {
     throw Error(ErrorCode::internal, "[cuda] run: expected a program below " +
-                                         std::to_string(l.bound.size()) + ", found " + std::to_string(index));
+                                         std::to_string(l.bound.size()) + ", found " +
+                                         std::to_string(index));
   }
   const auto start = std::chrono::steady_clock::now();
+  const std::uint64_t arenas = arenas_made_;
   BoundProgram& program = l.bound[index];
   cudaStream_t stream = stream_->get();
   l.checker(program.limits, batch, l.cursors, !l.delta.empty());
@@ -196,6 +204,7 @@ void CudaBackend::run(std::size_t index, const Batch& batch, StepOutput& out, co
   ++stats_.steps;
   stats_.last_launches = program.kernels;
   stats_.launches += program.kernels;
+  stats_.allocations += arenas_made_ - arenas;
   stats_.host_to_device_bytes += sent;
   stats_.device_to_host_bytes += read;
   stats_.prefill_tokens += static_cast<std::uint64_t>(prefill);
@@ -212,7 +221,8 @@ void CudaBackend::reset_slot(std::int32_t slot) {
   l.cursors.reset(slot);
 }
 
-std::shared_ptr<const Backend::Snapshot> CudaBackend::save_slot(std::int32_t slot, std::int32_t keep) {
+std::shared_ptr<const Backend::Snapshot> CudaBackend::save_slot(std::int32_t slot,
+                                                                std::int32_t keep) {
   Loaded& l = loaded("save_slot", slot);
   l.cursors.check_slot(slot, keep);
   auto snapshot = std::make_shared<CudaSnapshot>();
@@ -223,14 +233,16 @@ std::shared_ptr<const Backend::Snapshot> CudaBackend::save_slot(std::int32_t slo
   for (const DeltaLayerView& d : l.delta) {
     auto& layer = snapshot->layers.emplace_back(static_cast<std::size_t>(delta_floats(d.shape)));
     delta_save(stream, d, slot, l.cursors.half(slot), keep, snapshot->position, floats);
-    check(cudaMemcpyAsync(layer.data(), floats, layer.size() * sizeof(float), cudaMemcpyDeviceToHost, stream),
+    check(cudaMemcpyAsync(layer.data(), floats, layer.size() * sizeof(float),
+                          cudaMemcpyDeviceToHost, stream),
           "saving a slot");
     wait("saving a slot");
   }
   snapshot->counts.resize(static_cast<std::size_t>(l.counts.vocab));
   counts_save(stream, l.counts, slot, keep, l.cursors.pending(slot), counts);
-  check(cudaMemcpyAsync(snapshot->counts.data(), counts, snapshot->counts.size() * sizeof(std::int32_t),
-                        cudaMemcpyDeviceToHost, stream),
+  check(cudaMemcpyAsync(snapshot->counts.data(), counts,
+                        snapshot->counts.size() * sizeof(std::int32_t), cudaMemcpyDeviceToHost,
+                        stream),
         "saving a slot");
   wait("saving a slot");
   return snapshot;
@@ -244,7 +256,8 @@ void CudaBackend::load_slot(std::int32_t slot, const Snapshot& snapshot) {
   for (std::size_t i = 0; fits && i < l.delta.size(); ++i) {
     fits = ours->layers[i].size() == static_cast<std::size_t>(delta_floats(l.delta[i].shape));
   }
-  if (!fits) throw Error(ErrorCode::invalid_argument, "[cuda] load_slot: expected a snapshot of this model");
+  if (!fits)
+    throw Error(ErrorCode::invalid_argument, "[cuda] load_slot: expected a snapshot of this model");
   auto* const floats = reinterpret_cast<float*>(l.workspace.transfer);
   auto* const counts = reinterpret_cast<std::int32_t*>(l.workspace.transfer);
   cudaStream_t stream = stream_->get();
@@ -280,7 +293,8 @@ Trace CudaBackend::stop_trace() {
   Trace trace;
   trace.start_ns = result.start_ns;
   trace.end_ns = result.end_ns;
-  // A program's kernels run in one stream: the n-th of a run belongs to the op that launched the n-th.
+  // A program's kernels run in one stream: the n-th of a run belongs to the op that launched the
+  // n-th.
   std::vector<std::uint64_t> seen(traced_.size() + 1);
   for (Tracer::Record& r : result.records) {
     if (r.run > 0 && r.run < seen.size() && r.event.kind != TraceEvent::Kind::copy) {
@@ -297,26 +311,29 @@ Trace CudaBackend::stop_trace() {
   return trace;
 }
 
-HostState CudaBackend::export_state(std::int32_t slot, std::int32_t keep, std::span<const std::int32_t> pages,
-                                    std::int64_t positions) {
+HostState CudaBackend::export_state(std::int32_t slot, std::int32_t keep,
+                                    std::span<const std::int32_t> pages, std::int64_t positions) {
   Loaded& l = loaded("export_state", slot);
   l.cursors.check_slot(slot, keep);
   const std::int64_t most = static_cast<std::int64_t>(pages.size()) * kPageTokens;
   if (positions < 0 || (!l.kv.empty() && positions > most)) {
-    throw Error(ErrorCode::invalid_argument, "[cuda] export_state: expected 0 to " + std::to_string(most) +
-                                                 " positions, found " + std::to_string(positions));
+    throw Error(ErrorCode::invalid_argument, "[cuda] export_state: expected 0 to " +
+                                                 std::to_string(most) + " positions, found " +
+                                                 std::to_string(positions));
   }
   for (const std::int32_t page : pages) {
     if (page < 0 || page >= l.sizes.pages) {
       throw Error(ErrorCode::invalid_argument, "[cuda] export_state: page " + std::to_string(page) +
-                                                   ": expected 0 to " + std::to_string(l.sizes.pages - 1));
+                                                   ": expected 0 to " +
+                                                   std::to_string(l.sizes.pages - 1));
     }
   }
   HostState state;
   auto* const floats = reinterpret_cast<float*>(l.workspace.transfer);
   for (const DeltaLayerView& d : l.delta) {
     std::vector<float> flat(static_cast<std::size_t>(delta_floats(d.shape)));
-    delta_save(stream_->get(), d, slot, l.cursors.half(slot), keep, l.cursors.position(slot, keep), floats);
+    delta_save(stream_->get(), d, slot, l.cursors.half(slot), keep, l.cursors.position(slot, keep),
+               floats);
     wait("exporting a slot");
     check(cudaMemcpy(flat.data(), floats, flat.size() * sizeof(float), cudaMemcpyDeviceToHost),
           "exporting a slot");
@@ -325,7 +342,8 @@ HostState CudaBackend::export_state(std::int32_t slot, std::int32_t keep, std::s
     HostState::DeltaLayer layer;
     layer.s.assign(flat.begin(), flat.begin() + s);
     for (std::int64_t c = 0; c < channels; ++c) {
-      for (std::int64_t r = 0; r < rows; ++r) layer.conv.push_back(flat[static_cast<std::size_t>(s + r * channels + c)]);
+      for (std::int64_t r = 0; r < rows; ++r)
+        layer.conv.push_back(flat[static_cast<std::size_t>(s + r * channels + c)]);
     }
     state.delta.push_back(std::move(layer));
   }

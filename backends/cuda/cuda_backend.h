@@ -16,8 +16,8 @@ class Tracer;
 
 class CudaBackend final : public Backend {
  public:
-  // Throws Error(not_found) for a card that is not there, Error(unsupported) for one that this build
-  // has no code for.
+  // Throws Error(not_found) for a card that is not there, Error(unsupported) for one that this
+  // build has no code for.
   explicit CudaBackend(const BackendOptions& options);
   ~CudaBackend() override;
 
@@ -27,7 +27,8 @@ class CudaBackend final : public Backend {
   void prepare(ModelSpec spec, const StateSizes& sizes,
                const std::function<bool(std::uint64_t)>& loaded) override;
   // Through the program's captured graph; op by op where there is an observer.
-  void run(std::size_t index, const Batch& batch, StepOutput& out, const Observer& observer) override;
+  void run(std::size_t index, const Batch& batch, StepOutput& out,
+           const Observer& observer) override;
   void reset_slot(std::int32_t slot) override;
   std::shared_ptr<const Snapshot> save_slot(std::int32_t slot, std::int32_t keep) override;
   void load_slot(std::int32_t slot, const Snapshot& snapshot) override;
@@ -49,6 +50,7 @@ class CudaBackend final : public Backend {
   int multiprocessors_ = 0;
   DeviceInfo device_;
   StepStats stats_;
+  std::uint64_t arenas_made_ = 0;  // by prepare(), and by any step that should not have
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Loaded> loaded_;
   std::unique_ptr<Tracer> tracer_;

@@ -12,11 +12,12 @@ struct CardInfo {
   std::uint64_t memory = 0, free_memory = 0;
 };
 
-// Empty when at least one card can be used, else why none can: no driver, a driver too old, no card.
+// Empty when at least one card can be used, else why none can: no driver, a driver too old, no
+// card.
 std::string refusal();
 
-// Makes card `index` the calling thread's. Throws Error(not_found) for a number that is not there and
-// Error(unsupported) for a card for which this build holds no code.
+// Makes card `index` the calling thread's. Throws Error(not_found) for a number that is not there
+// and Error(unsupported) for a card for which this build holds no code.
 CardInfo use_card(int index);
 
 // "sm_90", "sm_90 by emulation": what runs on a card of this compute capability, and how.

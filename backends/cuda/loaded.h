@@ -32,7 +32,7 @@ struct ConstantView {
 struct BoundOp {
   const Op* op = nullptr;
   std::function<void(const Launch&)> enqueue;
-  View output;                       // what an observer is shown; no data: tokens or log-probabilities
+  View output;  // what an observer is shown; no data: tokens or log-probabilities
   const Section* section = nullptr;  // null: all rows
   std::uint64_t kernels = 0;         // launches of the step up to and with this op
 };
@@ -53,9 +53,9 @@ struct BoundProgram {
 // Offsets in the scratch arena behind the programs' own buffers.
 struct Workspace {
   std::byte* sample = nullptr;
-  std::int32_t* tokens = nullptr;      // [outputs]
-  LogprobParts* logprobs = nullptr;    // [outputs]
-  std::byte* transfer = nullptr;       // one layer's state or one slot's counts, on its way
+  std::int32_t* tokens = nullptr;    // [outputs]
+  LogprobParts* logprobs = nullptr;  // [outputs]
+  std::byte* transfer = nullptr;     // one layer's state or one slot's counts, on its way
   std::uint64_t transfer_bytes = 0;
 };
 

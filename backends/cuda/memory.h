@@ -18,12 +18,15 @@ constexpr std::uint64_t aligned(std::uint64_t bytes) {
 
 enum class Place { device, pinned };
 
-// One allocation, filled with zeros where asked.
+// One allocation. `made` counts those of one backend: no memory comes to be without a place where
+// that is seen.
 class Block {
  public:
   Block() = default;
-  Block(Place place, std::uint64_t bytes, const char* what) : place_(place), bytes_(bytes) {
+  Block(Place place, std::uint64_t bytes, const char* what, std::uint64_t& made)
+      : place_(place), bytes_(bytes) {
     if (bytes == 0) return;
+    ++made;
     void* p = nullptr;
     const cudaError_t status =
         place == Place::device ? cudaMalloc(&p, bytes) : cudaMallocHost(&p, bytes);

@@ -12,25 +12,29 @@ std::uint64_t product(std::initializer_list<std::int64_t> factors, const char* w
   for (const std::int64_t f : factors) {
     const auto next = checked_mul(n, static_cast<std::uint64_t>(f));
     if (f < 0 || !next || *next > (std::uint64_t{1} << 62)) {
-      throw Error(ErrorCode::out_of_memory, std::string("[cuda] ") + what + ": too large to address");
+      throw Error(ErrorCode::out_of_memory,
+                  std::string("[cuda] ") + what + ": too large to address");
     }
     n = *next;
   }
   return n;
 }
 
-std::uint64_t element(DType t) { return static_cast<std::uint64_t>(dtype_bits(t)) / 8; }
+std::uint64_t element(DType t) {
+  return static_cast<std::uint64_t>(dtype_bits(t)) / 8;
+}
 
 void check_shape(const DeltaShape& d) {
   if (d.key_heads < 1 || d.value_heads < 1 || d.key_dim < 1 || d.value_dim < 1 ||
       d.value_heads % d.key_heads != 0 || d.conv_kernel < 1 || d.conv_kernel > kMaxConvKernel) {
-    throw Error(ErrorCode::unsupported,
-                "[cuda] delta net: expected heads and sizes >= 1, value heads a multiple of key heads and "
-                "a convolution of 1 to " +
-                    std::to_string(kMaxConvKernel) + " taps, got " + std::to_string(d.key_heads) +
-                    " key heads of " + std::to_string(d.key_dim) + ", " + std::to_string(d.value_heads) +
-                    " value heads of " + std::to_string(d.value_dim) + ", " +
-                    std::to_string(d.conv_kernel) + " taps");
+    throw Error(
+        ErrorCode::unsupported,
+        "[cuda] delta net: expected heads and sizes >= 1, value heads a multiple of key heads and "
+        "a convolution of 1 to " +
+            std::to_string(kMaxConvKernel) + " taps, got " + std::to_string(d.key_heads) +
+            " key heads of " + std::to_string(d.key_dim) + ", " + std::to_string(d.value_heads) +
+            " value heads of " + std::to_string(d.value_dim) + ", " +
+            std::to_string(d.conv_kernel) + " taps");
   }
 }
 
@@ -38,7 +42,8 @@ void check_shape(const DeltaShape& d) {
 struct DeltaCounts {
   std::uint64_t s, conv, key, u, decay;
   DeltaCounts(const DeltaShape& d, const StateSizes& z) {
-    const std::int64_t conv_rows = d.conv_kernel - 1 + z.records, ring = std::int64_t{2} * z.records;
+    const std::int64_t conv_rows = d.conv_kernel - 1 + z.records,
+                       ring = std::int64_t{2} * z.records;
     s = product({z.slots, d.value_heads, d.key_dim, d.value_dim}, "delta state");
     conv = product({z.slots, conv_rows, d.channels()}, "conv state");
     key = product({z.slots, ring, d.key_heads, d.key_dim}, "delta records");
@@ -66,8 +71,8 @@ std::uint64_t delta_bytes(const StateLayout& layout, const StateSizes& sizes, DT
   for (const DeltaShape& d : layout.delta) {
     check_shape(d);
     const DeltaCounts n(d, sizes);
-    total += aligned(n.s * 4) + aligned(n.conv * element(operand)) + aligned(n.key * 4) + aligned(n.u * 4) +
-             aligned(n.decay * 4);
+    total += aligned(n.s * 4) + aligned(n.conv * element(operand)) + aligned(n.key * 4) +
+             aligned(n.u * 4) + aligned(n.decay * 4);
   }
   return total;
 }

@@ -9,7 +9,8 @@ namespace nibble::cuda {
 
 // One delta-net layer; element types: raw inputs in the operand type, all else float32.
 //   s        [slots, value_heads, key_dim, value_dim]
-//   conv     [slots, conv_rows, channels]: ring of raw inputs, the row of a position at position modulo
+//   conv     [slots, conv_rows, channels]: ring of raw inputs, the row of a position at position
+//   modulo
 //            conv_rows = kernel - 1 + records
 //   records  [slots, 2, records]: key [key_heads, key_dim], u [value_heads, value_dim],
 //            decay [value_heads]; a step reads the half that RangeView::half names, fills the other

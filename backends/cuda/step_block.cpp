@@ -11,7 +11,9 @@ namespace {
 
 constexpr std::uint64_t kAlign = 16;
 
-std::uint64_t round_up(std::uint64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+std::uint64_t round_up(std::uint64_t bytes) {
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
 
 // Lays arrays out after the header, on both sides at the same offsets.
 struct Writer {
@@ -58,9 +60,9 @@ std::uint64_t StepBlock::bytes(const StepLimits& l) {
   const auto slots = u(l.sizes.slots), rows = u(l.rows), outputs = u(l.outputs);
   const std::uint64_t taken = slots * u(l.sizes.records);
   std::uint64_t total = round_up(sizeof(StepView));
-  total += 2 * round_up(rows * 4);                                        // tokens, range_of_row
-  total += round_up(slots * sizeof(RangeView));                           // one range a slot
-  total += round_up((u(l.sizes.pages) + slots) * 4);                      // page tables
+  total += 2 * round_up(rows * 4);                    // tokens, range_of_row
+  total += round_up(slots * sizeof(RangeView));       // one range a slot
+  total += round_up((u(l.sizes.pages) + slots) * 4);  // page tables
   total += 2 * round_up(outputs * 4) + round_up(outputs * sizeof(SampleView));
   return total + 2 * round_up(taken * 4);
 }
@@ -82,8 +84,15 @@ std::uint64_t StepBlock::write(const Batch& batch, const SlotCursors& cursors) {
       v.first_range[section] = i;
       v.first_row[section] = r.first_row;
     }
-    ranges[i] = {static_cast<std::int32_t>(r.section), r.slot, r.first_row, r.rows, r.position, r.keep,
-                 cursors.half(r.slot), cursors.pending(r.slot), r.first_page};
+    ranges[i] = {static_cast<std::int32_t>(r.section),
+                 r.slot,
+                 r.first_row,
+                 r.rows,
+                 r.position,
+                 r.keep,
+                 cursors.half(r.slot),
+                 cursors.pending(r.slot),
+                 r.first_page};
     std::fill_n(range_of_row + r.first_row, r.rows, i);
   }
   for (; section < 4; ++section) {

@@ -16,8 +16,9 @@ struct StepLimits {
   StateSizes sizes;
 };
 
-// Writes StepView and its arrays for a batch that the checker has accepted; pointers inside are those of
-// `device`. Lengths are the batch's own, so a decode step of a few sequences is a few hundred bytes.
+// Writes StepView and its arrays for a batch that the checker has accepted; pointers inside are
+// those of `device`. Lengths are the batch's own, so a decode step of a few sequences is a few
+// hundred bytes.
 class StepBlock {
  public:
   static std::uint64_t bytes(const StepLimits& limits);
@@ -30,8 +31,8 @@ class StepBlock {
   std::byte* host() const { return host_; }
   std::byte* device() const { return device_; }
   const StepView* view() const { return reinterpret_cast<const StepView*>(device_); }
-  // Returns how many bytes of the host block have to be copied. Throws Error(internal) when the batch
-  // needs more than was planned.
+  // Returns how many bytes of the host block have to be copied. Throws Error(internal) when the
+  // batch needs more than was planned.
   std::uint64_t write(const Batch& batch, const SlotCursors& cursors);
 
  private:

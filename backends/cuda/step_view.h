@@ -1,6 +1,6 @@
-// step_view.h: one step as kernels see it. The host writes it in one block, header first, and one copy
-// brings it to the device; every pointer is a device address inside that block. Kernels read all
-// counts from here, so a launch (or a captured graph) is the same for any batch of its class.
+// step_view.h: one step as kernels see it. The host writes it in one block, header first, and one
+// copy brings it to the device; every pointer is a device address inside that block. Kernels read
+// all counts from here, so a launch (or a captured graph) is the same for any batch of its class.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ struct RangeView {
   std::int32_t section;  // Section
   std::int32_t slot, first_row, rows;
   std::int64_t position;
-  std::int32_t keep;        // records that are folded into the state before the first row
-  std::int32_t half;        // of the record ring that holds them; this step's records go to the other
-  std::int32_t pending;     // records in that half
+  std::int32_t keep;     // records that are folded into the state before the first row
+  std::int32_t half;     // of the record ring that holds them; this step's records go to the other
+  std::int32_t pending;  // records in that half
   std::int32_t first_page;  // into StepView::pages
 };
 
@@ -33,11 +33,11 @@ struct StepView {
   const RangeView* range;                     // [ranges], in row order
   const std::int32_t* range_of_row;           // [rows]
   const std::int32_t* pages;
-  const std::int32_t* output_rows;   // [outputs]
-  const SampleView* sampling;        // [outputs], classes that sample
-  const std::int32_t* targets;       // [outputs], class score
-  const std::int32_t* taken_slot;    // [taken_back]
-  const std::int32_t* taken_token;   // [taken_back]
+  const std::int32_t* output_rows;  // [outputs]
+  const SampleView* sampling;       // [outputs], classes that sample
+  const std::int32_t* targets;      // [outputs], class score
+  const std::int32_t* taken_slot;   // [taken_back]
+  const std::int32_t* taken_token;  // [taken_back]
 };
 
 }  // namespace nibble::cuda

@@ -19,7 +19,8 @@ struct NvtxRange {
 
 }  // namespace
 
-void enqueue(Loaded& l, const BoundProgram& program, const std::function<void(std::size_t op)>& after) {
+void enqueue(Loaded& l, const BoundProgram& program,
+             const std::function<void(std::size_t op)>& after) {
   const NvtxRange whole(program.limits.name);
   count_tokens(program.launch, l.counts);
   check(cudaGetLastError(), "count_tokens");
@@ -73,7 +74,8 @@ HostState::KvLayer read_pages(const KvLayerView& v, std::span<const std::int32_t
     to.resize(static_cast<std::size_t>(heads * positions * dim));
     for (std::int64_t first = 0; first < positions; first += kPageTokens) {
       const std::int64_t number = pages[static_cast<std::size_t>(first / kPageTokens)];
-      check(cudaMemcpy(bytes.data(), from + number * page * size, bytes.size(), cudaMemcpyDeviceToHost),
+      check(cudaMemcpy(bytes.data(), from + number * page * size, bytes.size(),
+                       cudaMemcpyDeviceToHost),
             "reading KV pages");
       const std::int64_t count = std::min(kPageTokens, positions - first);
       for (std::int64_t h = 0; h < heads; ++h) {

@@ -20,8 +20,10 @@ struct CudaBackend::Stream {
   cudaStream_t stream = nullptr;
 };
 
-// Enqueues a step's kernels; `after` is called behind each op. Throws Error(internal) that names the op.
-void enqueue(Loaded& loaded, const BoundProgram& program, const std::function<void(std::size_t op)>& after);
+// Enqueues a step's kernels; `after` is called behind each op. Throws Error(internal) that names
+// the op.
+void enqueue(Loaded& loaded, const BoundProgram& program,
+             const std::function<void(std::size_t op)>& after);
 
 // Captures the program into its graph and counts its kernels.
 void capture(Loaded& loaded, BoundProgram& program);

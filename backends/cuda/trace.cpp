@@ -46,16 +46,20 @@ std::string readable(const char* symbol) {
 
 const char* copy_name(std::uint8_t kind) {
   switch (kind) {
-    case CUPTI_ACTIVITY_MEMCPY_KIND_HTOD: return "copy to device";
-    case CUPTI_ACTIVITY_MEMCPY_KIND_DTOH: return "copy to host";
-    case CUPTI_ACTIVITY_MEMCPY_KIND_DTOD: return "copy on device";
-    default: return "copy";
+    case CUPTI_ACTIVITY_MEMCPY_KIND_HTOD:
+      return "copy to device";
+    case CUPTI_ACTIVITY_MEMCPY_KIND_DTOH:
+      return "copy to host";
+    case CUPTI_ACTIVITY_MEMCPY_KIND_DTOD:
+      return "copy on device";
+    default:
+      return "copy";
   }
 }
 
 void take(Collector& c, const CUpti_Activity* record) {
-  const auto event = [](TraceEvent::Kind kind, std::string name, std::uint64_t start, std::uint64_t end,
-                        std::uint64_t bytes) {
+  const auto event = [](TraceEvent::Kind kind, std::string name, std::uint64_t start,
+                        std::uint64_t end, std::uint64_t bytes) {
     TraceEvent e;
     e.kind = kind;
     e.name = std::move(name);
@@ -67,18 +71,21 @@ void take(Collector& c, const CUpti_Activity* record) {
   switch (record->kind) {
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
       const auto* k = reinterpret_cast<const CUpti_ActivityKernel9*>(record);
-      c.raw.push_back({event(TraceEvent::Kind::kernel, readable(k->name), k->start, k->end, 0), k->correlationId});
+      c.raw.push_back({event(TraceEvent::Kind::kernel, readable(k->name), k->start, k->end, 0),
+                       k->correlationId});
       break;
     }
     case CUPTI_ACTIVITY_KIND_MEMCPY: {
       const auto* m = reinterpret_cast<const CUpti_ActivityMemcpy5*>(record);
-      c.raw.push_back({event(TraceEvent::Kind::copy, copy_name(m->copyKind), m->start, m->end, m->bytes),
-                       m->correlationId});
+      c.raw.push_back(
+          {event(TraceEvent::Kind::copy, copy_name(m->copyKind), m->start, m->end, m->bytes),
+           m->correlationId});
       break;
     }
     case CUPTI_ACTIVITY_KIND_MEMSET: {
       const auto* m = reinterpret_cast<const CUpti_ActivityMemset4*>(record);
-      c.raw.push_back({event(TraceEvent::Kind::set, "set memory", m->start, m->end, m->bytes), m->correlationId});
+      c.raw.push_back({event(TraceEvent::Kind::set, "set memory", m->start, m->end, m->bytes),
+                       m->correlationId});
       break;
     }
     case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: {
@@ -86,7 +93,8 @@ void take(Collector& c, const CUpti_Activity* record) {
       c.run_of[e->correlationId] = e->externalId;
       break;
     }
-    default: break;
+    default:
+      break;
   }
 }
 
@@ -98,7 +106,8 @@ void CUPTIAPI buffer_requested(std::uint8_t** buffer, std::size_t* size, std::si
   *records = 0;
 }
 
-void CUPTIAPI buffer_completed(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size_t valid) {
+void CUPTIAPI buffer_completed(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t,
+                               std::size_t valid) {
   Collector& c = collector();
   const std::lock_guard lock(c.mutex);
   CUpti_Activity* record = nullptr;
@@ -131,9 +140,10 @@ struct Tracer::Api {
       if (library == nullptr) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     }
     if (library == nullptr) {
-      throw Error(ErrorCode::unsupported, "[cuda] a trace needs CUPTI: expected " + versioned +
-                                              " among the shared libraries, found none (it comes with the "
-                                              "CUDA toolkit; LD_LIBRARY_PATH may name its folder)");
+      throw Error(ErrorCode::unsupported,
+                  "[cuda] a trace needs CUPTI: expected " + versioned +
+                      " among the shared libraries, found none (it comes with the "
+                      "CUDA toolkit; LD_LIBRARY_PATH may name its folder)");
     }
     find("cuptiActivityRegisterCallbacks", register_callbacks);
     find("cuptiActivityEnable", enable);
@@ -148,12 +158,13 @@ struct Tracer::Api {
   template <class F>
   void find(const char* name, F& f) {
     f = reinterpret_cast<F>(dlsym(library, name));
-    if (f == nullptr) throw Error(ErrorCode::unsupported, std::string("[cuda] CUPTI has no ") + name);
+    if (f == nullptr)
+      throw Error(ErrorCode::unsupported, std::string("[cuda] CUPTI has no ") + name);
   }
   static void check(CUptiResult r, const char* what) {
     if (r != CUPTI_SUCCESS) {
-      throw Error(ErrorCode::unsupported,
-                  std::string("[cuda] trace: ") + what + ": CUPTI error " + std::to_string(static_cast<int>(r)));
+      throw Error(ErrorCode::unsupported, std::string("[cuda] trace: ") + what + ": CUPTI error " +
+                                              std::to_string(static_cast<int>(r)));
     }
   }
 };
@@ -162,7 +173,8 @@ Tracer::Tracer() {
   Collector& c = collector();
   {
     const std::lock_guard lock(c.mutex);
-    if (c.active) throw Error(ErrorCode::invalid_argument, "[cuda] another trace is running in this process");
+    if (c.active)
+      throw Error(ErrorCode::invalid_argument, "[cuda] another trace is running in this process");
     c.active = true;
     c.raw.clear();
     c.run_of.clear();
@@ -188,7 +200,9 @@ Tracer::~Tracer() {
   collector().active = false;
 }
 
-void Tracer::begin_run(std::uint64_t run) { api_->push(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, run); }
+void Tracer::begin_run(std::uint64_t run) {
+  api_->push(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, run);
+}
 
 void Tracer::end_run() {
   std::uint64_t last = 0;

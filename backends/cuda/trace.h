@@ -1,4 +1,5 @@
-// trace.h: activity records of the card through CUPTI, which is looked for when a trace is asked for.
+// trace.h: activity records of the card through CUPTI, which is looked for when a trace is asked
+// for.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// weight_image.h: a weight as the CUDA backend owns it: packed once, on the device, at load. Linear, Embed
-// and a tied head read the same image.
+// weight_image.h: a weight as the CUDA backend owns it: packed once, on the device, at load.
+// Linear, Embed and a tied head read the same image.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -27,8 +27,8 @@ struct WeightImage {
 // Bytes of the image in the arena, a multiple of 256.
 std::uint64_t image_bytes(const Weight& weight);
 
-// Uploads through `staging` (pinned host memory, `staging_bytes` of it, and as much device memory at
-// `device_staging`), piece by piece, and packs on the device into `arena` (256-byte aligned,
+// Uploads through `staging` (pinned host memory, `staging_bytes` of it, and as much device memory
+// at `device_staging`), piece by piece, and packs on the device into `arena` (256-byte aligned,
 // image_bytes() of it). Returns when the pieces are enqueued and the host memory may be reused.
 struct Staging {
   std::byte *host = nullptr, *device = nullptr;
