@@ -14,6 +14,7 @@
 #include "core/schedule/batch.h"
 #include "core/state/state_layout.h"
 #include "nibble/stats.h"
+#include "nibble/trace.h"
 
 namespace nibble {
 
@@ -97,16 +98,23 @@ class Backend {
                                  std::span<const std::int32_t> pages, std::int64_t positions) = 0;
 
   virtual const StepStats& stats() const = 0;
+
+  // Records what the device does from here on. Throws Error(unsupported) where nothing can be recorded.
+  virtual void start_trace() = 0;
+  virtual Trace stop_trace() = 0;
 };
 
 struct BackendOptions {
   std::int32_t threads = 0;  // CPU: 0 = all the machine's
   std::string kernels;       // CPU: "avx512", "avx2", "portable"; empty = best available
+  std::string mirror;        // CPU: profile to reproduce; empty = f32
+  std::int32_t index = 0;    // CUDA: which card
+  bool graphs = true;        // CUDA: run programs through captured graphs
 };
 
 struct BackendEntry {
   const char* name;
-  std::string (*refusal)();  // empty when a device is there, else why not
+  std::string (*refusal)();  // empty when a device is there, else why not; never throws
   std::unique_ptr<Backend> (*make)(const BackendOptions& options);
 };
 

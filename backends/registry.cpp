@@ -1,6 +1,10 @@
 #include "backends/registry.h"
 
 #include "backends/cpu/cpu_backend.h"
+#if defined(NIBBLE_HAS_CUDA)
+#include "backends/cuda/cuda_backend.h"
+#include "backends/cuda/device_info.h"
+#endif
 
 namespace nibble {
 namespace {
@@ -9,8 +13,23 @@ std::unique_ptr<Backend> make_cpu(const BackendOptions& options) {
   return std::make_unique<cpu::CpuBackend>(options);
 }
 
+#if defined(NIBBLE_HAS_CUDA)
+std::unique_ptr<Backend> make_cuda(const BackendOptions& options) {
+  return std::make_unique<cuda::CudaBackend>(options);
+}
+#else
+std::string no_cuda() { return "this build has no CUDA backend: no CUDA toolkit was found when it was made"; }
+std::unique_ptr<Backend> make_cuda(const BackendOptions&) { return nullptr; }  // refused before
+#endif
+
 constexpr BackendEntry kBackends[] = {
+#if defined(NIBBLE_HAS_CUDA)
+    {"cuda", cuda::refusal, make_cuda},
     {"cpu", [] { return std::string(); }, make_cpu},
+#else
+    {"cpu", [] { return std::string(); }, make_cpu},
+    {"cuda", no_cuda, make_cuda},
+#endif
 };
 
 }  // namespace

@@ -86,7 +86,7 @@ class Qwen3_5 final : public Decoder {
     Tensor x = embed_tokens_(s);
     for (const Block& block : blocks_) x = block(s, x);
     x = norm_(s, s.output_rows(x));
-    return lm_head_ ? (*lm_head_)(s, x) : s.linear("lm_head", x, embed_tokens_.weight());
+    return lm_head_ ? lm_head_->f32(s, x) : s.linear_f32("lm_head", x, embed_tokens_.weight());
   }
 
  private:

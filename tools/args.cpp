@@ -135,7 +135,9 @@ void ModelArgs::add_path(CLI::App& app) {
 
 void ModelArgs::add_device(CLI::App& app) {
   const char* group = "Device";
-  not_empty(app.add_option("--backend", backend, "where to run (default: the best that is there)"))
+  not_empty(app.add_option(
+      "--device,--backend", on,
+      "where to run: cpu, cuda, cuda:1, cpu:mirror=sm90 (default: the best that is there)"))
       ->type_name("NAME")
       ->group(group);
   add_int(app, "--threads", threads, 0, std::numeric_limits<int>::max(),
@@ -174,9 +176,9 @@ void ModelArgs::add_step_tokens(CLI::App& app) {
 
 Device ModelArgs::device() const {
   Device device = Device::best();
-  if (!backend.empty()) device.backend = backend;
-  device.threads = threads;
-  device.kernels = kernels;
+  if (!on.empty()) device = Device::parse(on);
+  if (threads != 0) device.threads = threads;
+  if (!kernels.empty()) device.kernels = kernels;
   return device;
 }
 

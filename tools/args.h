@@ -37,13 +37,13 @@ struct OutputArgs {
 
 // Where the model is and how it is loaded.
 struct ModelArgs {
-  std::string path, backend, kernels, activations = "a16";
+  std::string path, on, kernels, activations = "a16";
   int threads = 0, step_tokens = 2048, max_sequences = 1;
   std::int64_t kv_tokens = 8192;
   OutputArgs output;
 
   void add_path(CLI::App& app);
-  void add_device(CLI::App& app);  // --backend, --threads, --kernels, --activations and the rest
+  void add_device(CLI::App& app);  // --device, --threads, --kernels, --activations and the rest
   void add_sizes(CLI::App& app);   // --kv-tokens, --step-tokens
   void add_step_tokens(CLI::App& app);
   Device device() const;

@@ -34,5 +34,6 @@ std::unique_ptr<Command> make_inspect(CLI::App& root);
 std::unique_ptr<Command> make_bench(CLI::App& root);
 std::unique_ptr<Command> make_tokenize(CLI::App& root);
 std::unique_ptr<Command> make_perplexity(CLI::App& root);
+std::unique_ptr<Command> make_parity(CLI::App& root);
 
 }  // namespace nibble::tool

@@ -12,6 +12,7 @@ enum ExitCode : int {
   kUsage = 2,     // the command line
   kBadModel = 3,  // cannot be loaded
   kNoMemory = 4,
+  kDiffers = 5,  // what was compared
   kInterrupted = 130,  // Ctrl-C
 };
 
@@ -23,6 +24,7 @@ inline constexpr const char* kExitCodes =
   2    the command line is wrong
   3    the model cannot be loaded
   4    out of memory
+  5    a comparison found a difference (parity)
   130  interrupted with Ctrl-C)";
 
 // Ends the command with one line on stderr.

@@ -123,7 +123,8 @@ int dispatch(Console& console, int argc, char** argv) {
 
   std::vector<std::unique_ptr<Command>> commands;
   for (const auto make :
-       {make_generate, make_chat, make_inspect, make_bench, make_tokenize, make_perplexity}) {
+       {make_generate, make_chat, make_inspect, make_bench, make_tokenize, make_perplexity,
+        make_parity}) {
     commands.push_back(make(root));
     commands.back()->app().allow_extras();
   }

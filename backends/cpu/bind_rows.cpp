@@ -1,6 +1,6 @@
 // Ops that see one row at a time.
 #include "backends/cpu/binder.h"
-#include "backends/cpu/ops/linear.h"
+#include "backends/cpu/ops/linear_fused.h"
 #include "backends/cpu/ops/quantize.h"
 #include "backends/cpu/ops/rowwise.h"
 
@@ -95,13 +95,13 @@ Binder::Call Binder::call(const Linear& a) {
   } else {
     args.codes = reinterpret_cast<const std::uint8_t*>(
         address("x", a.x, DType::u8, code_columns(kind, w.cols)));
-    args.workspace = l_.workspace.data;
     if (const std::int64_t cols = scale_columns(kind, w.cols); cols > 0) {
       args.scales = address("x_scales", a.x_scales, scale_type(kind), cols);
       args.scale_stride = a.x_scales.stride;
       expect(a.x_scales.rows == a.x.rows, "x_scales", "as many rows as x");
     }
   }
+  args.workspace = l_.workspace.data;
   const View y = f32("y", a.y, w.rows);
   expect(y.rows == a.x.rows, "y", "as many rows as x");
   args.y = y.data;
@@ -110,7 +110,7 @@ Binder::Call Binder::call(const Linear& a) {
   return [&l = l_, args, rows = y.rows](const Step& step) {
     LinearArgs now = args;
     now.rows = step.count(rows);
-    linear(l.isa, l.parallel, now);
+    l.mirror ? linear_fused(l.isa, l.parallel, now) : linear(l.isa, l.parallel, now);
   };
 }
 
@@ -181,7 +181,8 @@ std::pair<std::string, std::string> implementation(const Loaded& l, const Op& op
   if (linear->x_format.kind != Kind::none) {
     kind += std::string(" x ") + activation_format_name(linear->x_format.kind);
   }
-  return {kind, "panels of " + std::to_string(kPanelRows) + ", " + isa};
+  return {kind, (l.mirror ? "fused sums in panels of " : "panels of ") + std::to_string(kPanelRows) +
+                    ", " + isa};
 }
 
 }  // namespace nibble::cpu

@@ -88,7 +88,8 @@ Binder::Call Binder::call(const QkNormRope& a) {
   bound_.limits.positions = std::min(bound_.limits.positions, positions);
   output_ = a.q_out;
   return
-      [&l = l_, a, q, k, v, out, q_norm, k_norm, positions, table = rope.data](const Step& step) {
+      [&l = l_, a, q, k, v, out, q_norm, k_norm, positions, table = rope.data,
+       rounded = rounded_](const Step& step) {
         SequenceContext c = context(l);
         qk_norm_rope(c, l.kv,
                      {{q.data, q.stride},
@@ -104,7 +105,8 @@ Binder::Call Binder::call(const QkNormRope& a) {
                       a.layer,
                       step.batch.ranges,
                       step.batch.pages,
-                      {out.data, out.stride}});
+                      {out.data, out.stride},
+                      rounded});
       };
 }
 

@@ -1,22 +1,35 @@
 #include "backends/cpu/binder.h"
 
+#include "backends/cpu/mirror.h"
 #include "core/base/bytes.h"
 #include "nibble/error.h"
 
 namespace nibble::cpu {
 
-BoundProgram bind(Loaded& loaded, const Program& program) {
+BoundProgram bind(Loaded& loaded, const Program& program, const std::vector<bool>& rounded) {
   BoundProgram bound;
   bound.limits.cls = program.cls;
   bound.limits.name = program.cls.name();
   Binder binder(loaded, program, bound);
   bound.ops.reserve(program.ops.size());
-  for (const Op& op : program.ops) bound.ops.push_back(binder.bind(op));
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    bound.ops.push_back(binder.bind(program.ops[i], !rounded.empty() && rounded[i]));
+  }
   return bound;
 }
 
-BoundOp Binder::bind(const Op& op) {
+// The rows that an op has written, where they are float32.
+static void round_output(Loaded& l, const BoundOp& op, float* data, const Step& step) {
+  const Tensor& t = op.output;
+  const auto section = op.section == nullptr ? 0 : static_cast<std::size_t>(*op.section);
+  const std::int64_t first = op.section == nullptr ? 0 : step.first_row[section];
+  const std::int64_t rows = op.section == nullptr ? step.count(t.rows) : step.rows_of[section];
+  round_bf16(l.parallel, rows, t.cols, {data + first * t.stride, t.stride});
+}
+
+BoundOp Binder::bind(const Op& op, bool rounded) {
   op_ = &op;
+  rounded_ = rounded;
   output_ = {};
   section_ = nullptr;
   BoundOp bound;
@@ -26,6 +39,15 @@ BoundOp Binder::bind(const Op& op) {
     bound.data = address("output", output_, output_.dtype, output_.cols);
     bound.output = output_;
     bound.section = section_;
+  }
+  if (rounded) {
+    expect(output_.valid(), "output", "one tensor that is rounded");
+    float* const data = f32("output", output_).data;
+    bound.run = [&l = l_, run = std::move(bound.run), of = BoundOp{&op, {}, bound.data, output_, section_},
+                 data](const Step& step) {
+      run(step);
+      round_output(l, of, data, step);
+    };
   }
   return bound;
 }

@@ -16,7 +16,8 @@ class Binder {
 
   Binder(Loaded& loaded, const Program& program, BoundProgram& bound)
       : l_(loaded), program_(program), bound_(bound) {}
-  BoundOp bind(const Op& op);
+  // `rounded`: the op's output is rounded to bf16 (mirror.h).
+  BoundOp bind(const Op& op, bool rounded);
 
  private:
   struct View {
@@ -65,6 +66,7 @@ class Binder {
   const Op* op_ = nullptr;
   Tensor output_;
   const Section* section_ = nullptr;
+  bool rounded_ = false;
 };
 
 }  // namespace nibble::cpu

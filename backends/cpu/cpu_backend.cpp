@@ -5,6 +5,7 @@
 
 #include "backends/cpu/cpu_info.h"
 #include "backends/cpu/loaded.h"
+#include "backends/cpu/mirror.h"
 #include "nibble/error.h"
 
 namespace nibble::cpu {
@@ -49,15 +50,27 @@ void show(const Observer& observer, const BoundOp& op, const Step& step) {
   observer(*op.op, rows, t.cols, values);
 }
 
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 }  // namespace
 
 CpuBackend::CpuBackend(const BackendOptions& options)
-    : isa_(isa_from_name(options.kernels)), parallel_(options.threads) {
+    : mirror_(options.mirror), isa_(isa_from_name(options.kernels)), parallel_(options.threads) {
+  check_mirror(mirror_);
   const MachineMemory memory = machine_memory();
   device_.backend = "cpu";
   device_.name = processor_name();
   device_.profile = "f32";
   device_.kernels = isa_name(isa_);
+  if (mirrors()) {
+    device_.profile = mirror_;
+    device_.kernels += ", mirror";
+    device_.operand = DType::bf16;
+  }
   device_.threads = parallel_.threads();
   device_.memory = memory.total;
   device_.free_memory = memory.available;
@@ -94,13 +107,22 @@ void CpuBackend::run(std::size_t index, const Batch& batch, StepOutput& out,
   const std::uint64_t arenas = arenas_made_;
   const FloatEnv env;
   const BoundProgram& program = l.bound[index];
-  l.checker(program.limits, batch, l.delta);
+  l.checker(program.limits, batch, l.delta.cursors(), l.delta.layers() > 0);
   l.counts.step(batch);
   out.tokens.resize(program.limits.samples ? batch.output_rows.size() : 0);
   out.logprobs.resize(program.limits.scores ? batch.output_rows.size() : 0);
   const Step step(batch, out);
   for (const BoundOp& op : program.ops) {
+    const std::int64_t begin = tracing_ ? now_ns() : 0;
     op.run(step);
+    if (tracing_) {
+      TraceEvent e;
+      e.name = op_kind(op.op->args);
+      e.op = op.op->name;
+      e.start_ns = begin;
+      e.end_ns = now_ns();
+      trace_.events.push_back(std::move(e));
+    }
     if (observer) show(observer, op, step);
   }
   l.delta.end_step(batch.ranges);
@@ -130,7 +152,7 @@ std::shared_ptr<const Backend::Snapshot> CpuBackend::save_slot(std::int32_t slot
   auto snapshot = std::make_shared<CpuSnapshot>();
   snapshot->state.resize(l.delta.snapshot_bytes());
   l.delta.save(slot, keep, sequence_kernels(isa_name(isa_)), snapshot->state);
-  snapshot->counts = l.counts.save(slot, keep, l.delta.pending(slot));
+  snapshot->counts = l.counts.save(slot, keep, l.delta.cursors().pending(slot));
   snapshot->vocab = l.sizes.vocab;
   return snapshot;
 }
@@ -143,6 +165,21 @@ void CpuBackend::load_slot(std::int32_t slot, const Snapshot& snapshot) {
   }
   l.delta.load(slot, ours->state);
   l.counts.load(slot, ours->counts);
+}
+
+void CpuBackend::start_trace() {
+  trace_ = {};
+  trace_.start_ns = now_ns();
+  tracing_ = true;
+}
+
+Trace CpuBackend::stop_trace() {
+  if (!tracing_) {
+    throw Error(ErrorCode::invalid_argument, "[cpu] stop_trace: no trace was started");
+  }
+  tracing_ = false;
+  trace_.end_ns = now_ns();
+  return std::move(trace_);
 }
 
 HostState CpuBackend::export_state(std::int32_t slot, std::int32_t keep,

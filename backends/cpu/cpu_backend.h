@@ -1,10 +1,11 @@
-// cpu_backend.h: one processor with the arenas of one model, profile f32.
+// cpu_backend.h: one processor with the arenas of one model, profile f32 or the mirror of another.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "backends/backend.h"
 #include "backends/cpu/isa.h"
@@ -16,8 +17,9 @@ struct Loaded;
 
 class CpuBackend final : public Backend {
  public:
-  // Throws Error(unsupported) for kernels that this processor has not, Error(invalid_argument |
-  // out_of_memory) for a number of threads that is out of range or that the system does not allow.
+  // Throws Error(unsupported) for kernels that this processor has not and for a profile that has no
+  // mirror, Error(invalid_argument | out_of_memory) for a number of threads that is out of range or
+  // that the system does not allow.
   explicit CpuBackend(const BackendOptions& options);
   ~CpuBackend() override;
 
@@ -34,17 +36,23 @@ class CpuBackend final : public Backend {
   HostState export_state(std::int32_t slot, std::int32_t keep, std::span<const std::int32_t> pages,
                          std::int64_t positions) override;
   const StepStats& stats() const override { return stats_; }
+  void start_trace() override;
+  Trace stop_trace() override;
 
  private:
+  bool mirrors() const { return !mirror_.empty(); }
   Loaded& loaded(const char* who) const;
   Loaded& loaded(const char* who, std::int32_t slot) const;
 
+  std::string mirror_;
   Isa isa_;
   mutable Parallel parallel_;
   DeviceInfo device_;
   StepStats stats_;
   std::uint64_t arenas_made_ = 0;  // by prepare(), and by any step that should not have
   std::unique_ptr<Loaded> loaded_;
+  bool tracing_ = false;
+  Trace trace_;
 };
 
 }  // namespace nibble::cpu

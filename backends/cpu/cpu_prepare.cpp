@@ -5,7 +5,8 @@
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loaded.h"
-#include "backends/cpu/ops/linear.h"
+#include "backends/cpu/mirror.h"
+#include "backends/cpu/ops/linear_fused.h"
 #include "backends/cpu/ops/sequence_ops.h"
 #include "core/checkpoint/finite.h"
 #include "nibble/error.h"
@@ -105,17 +106,18 @@ std::vector<bool> find_taps(const ModelSpec& spec) {
   return taps;
 }
 
-Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int threads) {
+Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int threads, bool mirror) {
   Workspace w;
   const auto need = [&w](std::uint64_t bytes) { w.bytes = std::max(w.bytes, round64(bytes)); };
   for (const Program& program : spec.programs) {
     for (const Op& op : program.ops) {
       if (const auto* linear = std::get_if<Linear>(&op.args)) {
-        if (linear->x_format.kind == ActivationFormat::Kind::none) continue;
+        if (!mirror && linear->x_format.kind == ActivationFormat::Kind::none) continue;
         const auto id = static_cast<std::size_t>(linear->weight);
         if (linear->weight < 0 || id >= spec.weights.size()) continue;  // bind() complains
-        need(static_cast<std::uint64_t>(
-            linear_workspace_bytes(program.rows_of(linear->x.rows), spec.weights[id].cols)));
+        const std::int64_t rows = program.rows_of(linear->x.rows), cols = spec.weights[id].cols;
+        need(static_cast<std::uint64_t>(mirror ? linear_fused_workspace_bytes(rows, cols)
+                                               : linear_workspace_bytes(rows, cols)));
       } else if (std::holds_alternative<Sample>(op.args)) {
         w.sample_lanes =
             std::max(w.sample_lanes,
@@ -144,9 +146,15 @@ MemoryPlan CpuBackend::plan(const ModelSpec& spec, const StateSizes& sizes) cons
     if (p.scratch_bytes < 0) {
       throw Error(ErrorCode::internal, "[cpu] " + p.cls.name() + ": scratch is negative");
     }
-    plan.scratch = std::max(plan.scratch, round64(static_cast<std::uint64_t>(p.scratch_bytes)));
+    std::int64_t bytes = p.scratch_bytes;
+    if (mirrors()) {
+      Program wide = p;
+      widen(wide);
+      bytes = wide.scratch_bytes;
+    }
+    plan.scratch = std::max(plan.scratch, round64(static_cast<std::uint64_t>(bytes)));
   }
-  plan.scratch += plan_workspace(spec, sizes, parallel_.threads()).bytes;
+  plan.scratch += plan_workspace(spec, sizes, parallel_.threads(), mirrors()).bytes;
   return plan;
 }
 
@@ -154,7 +162,7 @@ void CpuBackend::prepare(ModelSpec spec, const StateSizes& sizes,
                          const std::function<bool(std::uint64_t)>& loaded) {
   const FloatEnv env;
   const MemoryPlan memory = plan(spec, sizes);
-  auto l = std::make_unique<Loaded>(isa_, parallel_);
+  auto l = std::make_unique<Loaded>(isa_, parallel_, mirrors());
   l->sizes = sizes;
   l->layout = spec.state;
   l->weight_block = Block(memory.weights + memory.constants, "weights", arenas_made_);
@@ -171,7 +179,7 @@ void CpuBackend::prepare(ModelSpec spec, const StateSizes& sizes,
   l->counts = TokenCounts(sizes, state.take(TokenCounts::bytes(sizes)));
   for (std::int32_t slot = 0; slot < sizes.slots; ++slot) l->delta.reset(slot);
   l->checker = BatchChecker(sizes);
-  l->workspace = plan_workspace(spec, sizes, parallel_.threads());
+  l->workspace = plan_workspace(spec, sizes, parallel_.threads(), mirrors());
   l->workspace.data = l->scratch_block.data() + (memory.scratch - l->workspace.bytes);
 
   Carver carver(l->weight_block.data());
@@ -181,8 +189,9 @@ void CpuBackend::prepare(ModelSpec spec, const StateSizes& sizes,
   l->programs = std::move(spec.programs);
   std::vector<std::pair<std::string, std::string>> kernels;
   std::int64_t outputs = 0;
-  for (const Program& program : l->programs) {
-    l->bound.push_back(bind(*l, program));
+  for (Program& program : l->programs) {
+    const std::vector<bool> rounded = mirrors() ? widen(program) : std::vector<bool>();
+    l->bound.push_back(cpu::bind(*l, program, rounded));  // not std::bind
     outputs = std::max(outputs, program.cls.max_outputs);
     for (const Op& op : program.ops) {
       auto entry = implementation(*l, op);

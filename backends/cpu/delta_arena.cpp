@@ -71,7 +71,7 @@ std::uint64_t DeltaArena::bytes(const StateLayout& layout, const StateSizes& siz
 
 DeltaArena::DeltaArena(std::span<std::byte> memory, const StateLayout& layout,
                        const StateSizes& sizes)
-    : layers_(plan(layout, sizes)), slots_(index(sizes.slots)), records_(sizes.records) {
+    : layers_(plan(layout, sizes)), cursors_(sizes.slots, sizes.records), records_(sizes.records) {
   float* at = arena_start(memory, bytes(layout, sizes), "delta-net states");
   for (Layer& l : layers_) {
     l.s = at;
@@ -98,7 +98,7 @@ float* DeltaArena::record_half(const Layer& l, std::int32_t slot, std::int32_t h
 DeltaArena::RecordSlots DeltaArena::new_records(std::int32_t layer, std::int32_t slot,
                                                 std::int32_t value_head, std::int32_t panel) const {
   const Layer& l = layers_[index(layer)];
-  float* key = record_half(l, slot, 1 - slots_[index(slot)].half);
+  float* key = record_half(l, slot, 1 - cursors_.half(slot));
   float* u = key + records_ * l.key_stride;
   float* decay = u + records_ * l.u_stride;
   const std::int32_t key_head = value_head / (l.shape.value_heads / l.shape.key_heads);
@@ -109,7 +109,7 @@ DeltaArena::RecordSlots DeltaArena::new_records(std::int32_t layer, std::int32_t
 RecordView DeltaArena::records(std::int32_t layer, std::int32_t slot, std::int32_t value_head,
                                std::int32_t panel, std::int32_t count) const {
   const Layer& l = layers_[index(layer)];
-  const float* key = record_half(l, slot, slots_[index(slot)].half);
+  const float* key = record_half(l, slot, cursors_.half(slot));
   const float* u = key + records_ * l.key_stride;
   const float* decay = u + records_ * l.u_stride;
   const std::int32_t key_head = value_head / (l.shape.value_heads / l.shape.key_heads);
@@ -122,58 +122,13 @@ RecordView DeltaArena::records(std::int32_t layer, std::int32_t slot, std::int32
           count};
 }
 
-std::int64_t DeltaArena::position(std::int32_t slot, std::int32_t keep) const {
-  const Slot& s = slots_[index(slot)];
-  return s.position - s.pending + keep;
-}
-
-void DeltaArena::check_slot(std::int32_t slot, std::int32_t keep) const {
-  if (slot < 0 || index(slot) >= slots_.size()) {
-    refuse("expected a slot below " + text(static_cast<std::int64_t>(slots_.size())) + ", got " +
-           text(slot));
-  }
-  const std::int32_t pending = slots_[index(slot)].pending;
-  if (keep < 0 || keep > pending) {
-    refuse("slot " + text(slot) + ": " + text(pending) + " rows can be kept, asked to keep " +
-           text(keep));
-  }
-}
-
-void DeltaArena::check(std::span<const Range> ranges) const {
-  for (const Range& r : ranges) {
-    if (r.rows <= 0) continue;
-    check_slot(r.slot, r.keep);
-    if (r.section != Section::prefill && r.rows > records_) {
-      refuse("slot " + text(r.slot) + ": " + text(r.rows) + " " + section_name(r.section) +
-             " rows, but only " + text(records_) + " can be taken back");
-    }
-    if (r.position != position(r.slot, r.keep)) {
-      refuse("slot " + text(r.slot) + ": its next position is " + text(position(r.slot, r.keep)) +
-             ", the batch says " + text(r.position));
-    }
-  }
-}
-
-void DeltaArena::end_step(std::span<const Range> ranges) {
-  for (const Range& r : ranges) {
-    if (r.rows <= 0) continue;
-    Slot& s = slots_[index(r.slot)];
-    s.position = r.position + r.rows;
-    s.pending = 0;
-    if (r.section != Section::prefill) {
-      s.pending = r.rows;
-      s.half = 1 - s.half;
-    }
-  }
-}
-
 void DeltaArena::reset(std::int32_t slot) {
-  check_slot(slot, 0);
+  cursors_.check_slot(slot, 0);
   for (const Layer& l : layers_) {
     // records and conv rows are written before they are read
     std::fill_n(l.s + slot * l.s_slot, l.s_slot, 0.0f);
   }
-  slots_[index(slot)] = {};
+  cursors_.reset(slot);
 }
 
 void DeltaArena::fold_head(std::int32_t layer, std::int32_t slot, std::int32_t keep,
@@ -194,13 +149,13 @@ std::uint64_t DeltaArena::snapshot_bytes() const {
 
 void DeltaArena::save(std::int32_t slot, std::int32_t keep, const SequenceKernels& kernels,
                       std::span<std::byte> to) const {
-  check_slot(slot, keep);
+  cursors_.check_slot(slot, keep);
   if (to.size() != snapshot_bytes()) {
     refuse("snapshot: expected " + std::to_string(snapshot_bytes()) + " bytes, got " +
            std::to_string(to.size()));
   }
   const FloatEnv env;
-  const SnapshotHeader header = {position(slot, keep), static_cast<std::int64_t>(to.size())};
+  const SnapshotHeader header = {cursors_.position(slot, keep), static_cast<std::int64_t>(to.size())};
   std::memcpy(to.data(), &header, sizeof header);
   float* at = reinterpret_cast<float*>(to.data() + sizeof header);
   for (std::int32_t layer = 0; layer < layers(); ++layer) {
@@ -221,7 +176,7 @@ void DeltaArena::save(std::int32_t slot, std::int32_t keep, const SequenceKernel
 }
 
 void DeltaArena::load(std::int32_t slot, std::span<const std::byte> from) {
-  check_slot(slot, 0);
+  cursors_.check_slot(slot, 0);
   SnapshotHeader header;
   if (from.size() == snapshot_bytes()) std::memcpy(&header, from.data(), sizeof header);
   if (from.size() != snapshot_bytes() || header.bytes != static_cast<std::int64_t>(from.size()) ||
@@ -239,14 +194,14 @@ void DeltaArena::load(std::int32_t slot, std::span<const std::byte> from) {
       at += l.conv_stride;
     }
   }
-  slots_[index(slot)] = {header.position, 0, 0};
+  cursors_.reset(slot, header.position);
 }
 
 std::vector<HostState::DeltaLayer> DeltaArena::to_host(std::int32_t slot, std::int32_t keep,
                                                        const SequenceKernels& kernels) const {
-  check_slot(slot, keep);
+  cursors_.check_slot(slot, keep);
   const FloatEnv env;
-  const std::int64_t end = position(slot, keep);
+  const std::int64_t end = cursors_.position(slot, keep);
   std::vector<HostState::DeltaLayer> out(layers_.size());
   for (std::int32_t layer = 0; layer < layers(); ++layer) {
     const Layer& l = layers_[index(layer)];

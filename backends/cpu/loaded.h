@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "backends/cpu/batch_check.h"
 #include "backends/cpu/isa.h"
 #include "backends/cpu/memory.h"
 #include "backends/cpu/ops/sample.h"
@@ -17,6 +16,7 @@
 #include "backends/cpu/state_arena.h"
 #include "backends/cpu/step.h"
 #include "backends/cpu/token_counts.h"
+#include "core/schedule/batch_check.h"
 
 namespace nibble::cpu {
 
@@ -49,10 +49,11 @@ struct Workspace {
 };
 
 struct Loaded {
-  Loaded(Isa with, Parallel& across) : isa(with), parallel(across) {}
+  Loaded(Isa with, Parallel& across, bool mirrors) : isa(with), parallel(across), mirror(mirrors) {}
 
   Isa isa;
   Parallel& parallel;
+  bool mirror;  // of sm90
   StateSizes sizes;
   StateLayout layout;
   std::vector<Program> programs;  // bound ops point into it
@@ -72,10 +73,11 @@ struct Loaded {
 // else.
 std::vector<bool> find_taps(const ModelSpec& spec);
 // What the ops of these programs need besides their buffers.
-Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int threads);
+Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int threads, bool mirror);
 // Resolves every tensor once. Throws Error(internal) for a program that does not fit its buffers,
 // weights or constants.
-BoundProgram bind(Loaded& loaded, const Program& program);
+// `rounded`: mirror.h; empty for none.
+BoundProgram bind(Loaded& loaded, const Program& program, const std::vector<bool>& rounded);
 // Which implementation serves an op: {"linear nvfp4", "panels of 16, avx2"}.
 std::pair<std::string, std::string> implementation(const Loaded& loaded, const Op& op);
 

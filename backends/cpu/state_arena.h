@@ -12,6 +12,7 @@
 #include "backends/backend.h"
 #include "backends/cpu/kernels/sequence_kernels.h"
 #include "core/schedule/batch.h"
+#include "core/state/slot_cursors.h"
 #include "core/state/state_layout.h"
 
 namespace nibble::cpu {
@@ -23,7 +24,6 @@ namespace nibble::cpu {
 //   records  two halves of {key [records, key_heads, key_dim], u [records, value_heads, panels *
 //   16],
 //            decay [records, value_heads]}: a step reads one half and fills the other
-// The cursor of a slot is the same for all layers; it moves once a step, in end_step().
 class DeltaArena {
  public:
   // 64-byte aligned blocks; throws Error(out_of_memory) when the sum overflows and
@@ -50,14 +50,9 @@ class DeltaArena {
   RecordSlots new_records(std::int32_t layer, std::int32_t slot, std::int32_t value_head,
                           std::int32_t panel) const;
 
-  std::int32_t pending(std::int32_t slot) const { return slots_[index(slot)].pending; }
-  // Of the next row, if `keep` pending records are accepted.
-  std::int64_t position(std::int32_t slot, std::int32_t keep) const;
-
-  // Throws Error(invalid_argument) for a range that this state cannot take.
-  void check(std::span<const Range> ranges) const;
-  // After all layers of a step have run: moves the cursors of its slots.
-  void end_step(std::span<const Range> ranges);
+  const SlotCursors& cursors() const { return cursors_; }
+  // After all layers of a step have run.
+  void end_step(std::span<const Range> ranges) { cursors_.end_step(ranges); }
 
   // A new sequence: zeros, position 0.
   void reset(std::int32_t slot);
@@ -79,19 +74,14 @@ class DeltaArena {
     std::int64_t s_slot = 0, conv_slot = 0, record_half = 0, total = 0;  // floats
     float *s = nullptr, *conv = nullptr, *record = nullptr;
   };
-  struct Slot {
-    std::int64_t position = 0;  // after all pending rows
-    std::int32_t pending = 0, half = 0;
-  };
   static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
   static std::vector<Layer> plan(const StateLayout& layout, const StateSizes& sizes);
   float* record_half(const Layer& layer, std::int32_t slot, std::int32_t half) const;
   void fold_head(std::int32_t layer, std::int32_t slot, std::int32_t keep, std::int32_t value_head,
                  const SequenceKernels& kernels, float* to) const;
-  void check_slot(std::int32_t slot, std::int32_t keep) const;
 
   std::vector<Layer> layers_;
-  std::vector<Slot> slots_;
+  SlotCursors cursors_;
   std::int32_t records_ = 0;
 };
 

@@ -102,9 +102,9 @@ nibble_sampling read(const nibble_sampling* given, const char* who) {
 
 Device device_of(const nibble_load_options& o) {
   Device device = Device::best();
-  if (o.backend) device.backend = o.backend;
+  if (o.backend) device = Device::parse(o.backend);
   if (o.kernels) device.kernels = o.kernels;
-  device.threads = o.threads;
+  if (o.threads != 0) device.threads = o.threads;
   return device;
 }
 

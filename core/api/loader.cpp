@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <optional>
 
 #include "core/api/registries.h"
 #include "core/base/files.h"
+#include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/json_file.h"
 #include "core/checkpoint/quant_config.h"
 #include "core/text/chat/source_limit.h"
@@ -34,7 +36,7 @@ std::unique_ptr<Backend> make_backend(const Device& on) {
     if (on.backend != e.name) continue;
     const std::string refusal = e.refusal();
     if (!refusal.empty()) throw Error(ErrorCode::unsupported, "[" + on.backend + "] " + refusal);
-    return e.make({on.threads, on.kernels});
+    return e.make({on.threads, on.kernels, on.mirror, on.index, on.graphs});
   }
   throw Error(ErrorCode::not_found,
               "[device] no backend is called \"" + on.backend + "\"; this build has " + known);
@@ -151,7 +153,8 @@ std::string human_bytes(std::uint64_t bytes) {
 }
 
 Draft draft_model(const JsonView& config, const JsonView* hf_quant,
-                  std::shared_ptr<const TensorSource> source, const Device& on, const LoadOptions& how) {
+                  std::shared_ptr<const TensorSource> source, const Device& on, const LoadOptions& how,
+                  std::vector<ProgramClass> classes) {
   check(how);
   const ModelEntry& entry = entry_for(config);
   Draft d;
@@ -168,7 +171,7 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
   d.engine.vocab = model.vocab;
   d.engine.stop_tokens = model.end_tokens;
   d.engine.step_tokens = how.step_tokens;
-  d.engine.classes = classes_for(how);
+  d.engine.classes = classes.empty() ? classes_for(how) : std::move(classes);
   d.engine.sizes = {how.max_sequences, kv_tokens / kPageTokens, 1 + how.max_drafts, model.vocab};
 
   Tracer tracer({.declared_activations = how.activations == Activations::declared,
@@ -223,7 +226,24 @@ void add_text_side(Draft& d, Model::Impl& model) {
   d.info.chat_template = model.chat_template.has_value();
 }
 
-void bring_up(Draft d, const LoadOptions& how, Model::Impl& model) {
+Draft draft_folder(const std::filesystem::path& dir, const Device& on, const LoadOptions& how,
+                   std::vector<ProgramClass> classes) {
+  expect_folder(dir, "", "config.json and safetensors");
+  const std::string config_path = (dir / "config.json").string();
+  const Json config = read_json_object(config_path);
+  const JsonView view(config, config_path);
+  const std::string quant_path = (dir / "hf_quant_config.json").string();
+  Json quant;
+  std::optional<JsonView> quant_view;
+  if (file_present(quant_path)) {
+    quant = read_json_object(quant_path);
+    quant_view.emplace(quant, quant_path);
+  }
+  return draft_model(view, quant_view ? &*quant_view : nullptr, std::make_shared<Checkpoint>(dir), on, how,
+                     std::move(classes));
+}
+
+void move_weights(Draft& d, const LoadOptions& how) {
   const MemoryPlan& m = d.memory;
   const std::uint64_t free = d.backend->device().free_memory;
   if (m.total() > free) {
@@ -245,6 +265,10 @@ void bring_up(Draft d, const LoadOptions& how, Model::Impl& model) {
   };
   d.backend->prepare(std::move(d.spec), d.engine.sizes, loaded);
   d.source.reset();
+}
+
+void bring_up(Draft d, const LoadOptions& how, Model::Impl& model) {
+  move_weights(d, how);
   model.info = std::move(d.info);
   d.engine.stop_tokens = model.stop_tokens;
   model.engine = std::make_unique<EngineLoop>(std::move(d.backend), std::move(d.engine),

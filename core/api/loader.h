@@ -23,14 +23,23 @@ struct Draft {
   ModelInfo info;
 };
 
-// Describes, traces and sizes. Throws as Model::load does, but never for lack of memory.
+// Describes, traces and sizes. Throws as Model::load does, but never for lack of memory. `classes`: the
+// programs to trace; empty: those of the engine.
 Draft draft_model(const JsonView& config, const JsonView* hf_quant,
-                  std::shared_ptr<const TensorSource> source, const Device& on, const LoadOptions& how);
+                  std::shared_ptr<const TensorSource> source, const Device& on, const LoadOptions& how,
+                  std::vector<ProgramClass> classes = {});
+// The same from config.json, hf_quant_config.json and the tensors of a folder.
+Draft draft_folder(const std::filesystem::path& dir, const Device& on, const LoadOptions& how,
+                   std::vector<ProgramClass> classes = {});
 
 // Joins the stop tokens of both sides and notes tokenizer and template in the draft's info.
 void add_text_side(Draft& draft, Model::Impl& model);
 
-// Compares the plan with what is free, then moves the weights.
+// Compares the plan with what is free, then moves the weights: the backend is ready to run, and of the
+// draft only `backend`, `engine`, `memory` and `info` are left.
+void move_weights(Draft& draft, const LoadOptions& how);
+
+// Moves the weights and starts the engine.
 void bring_up(Draft draft, const LoadOptions& how, Model::Impl& model);
 
 // tokenizer.json, tokenizer_config.json, chat_template.jinja, generation_config.json of a folder, each

@@ -5,30 +5,12 @@
 #include "core/api/loader.h"
 #include "core/api/registries.h"
 #include "core/base/files.h"
-#include "core/checkpoint/checkpoint.h"
-#include "core/checkpoint/json_file.h"
 #include "core/checkpoint/synthetic.h"
 #include "core/text/utf8_repair.h"
 #include "nibble/error.h"
 
 namespace nibble {
 namespace {
-
-// config.json, hf_quant_config.json and the tensors of a folder.
-Draft draft_folder(const std::filesystem::path& dir, const Device& on, const LoadOptions& how) {
-  expect_folder(dir, "", "config.json and safetensors");
-  const std::string config_path = (dir / "config.json").string();
-  const Json config = read_json_object(config_path);
-  const JsonView view(config, config_path);
-  const std::string quant_path = (dir / "hf_quant_config.json").string();
-  Json quant;
-  std::optional<JsonView> quant_view;
-  if (file_present(quant_path)) {
-    quant = read_json_object(quant_path);
-    quant_view.emplace(quant, quant_path);
-  }
-  return draft_model(view, quant_view ? &*quant_view : nullptr, std::make_shared<Checkpoint>(dir), on, how);
-}
 
 void check_vocabulary(const Model::Impl& model, const Draft& draft) {
   if (!model.tokenizer) return;
@@ -161,22 +143,7 @@ std::string Model::render_chat(std::string_view user) const {
 
 Session Model::new_session() const { return Session(std::make_unique<Session::Impl>(impl_)); }
 StepStats Model::stats() const { return impl_->engine->stats(); }
-
-Device Device::cpu(int threads) {
-  Device d;
-  d.threads = threads;
-  return d;
-}
-
-Device Device::best() {
-  Device d;
-  for (const BackendEntry& e : registries().backends) {
-    if (e.refusal().empty()) {
-      d.backend = e.name;
-      break;
-    }
-  }
-  return d;
-}
+void Model::start_trace() const { impl_->engine->start_trace(); }
+Trace Model::stop_trace() const { return impl_->engine->stop_trace(); }
 
 }  // namespace nibble

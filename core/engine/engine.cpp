@@ -251,6 +251,16 @@ StepStats EngineLoop::stats() const {
   return backend_->stats();
 }
 
+void EngineLoop::start_trace() {
+  const std::lock_guard lock(mutex_);
+  backend_->start_trace();
+}
+
+Trace EngineLoop::stop_trace() {
+  const std::lock_guard lock(mutex_);
+  return backend_->stop_trace();
+}
+
 HostState EngineLoop::export_state(Sequence& s) {
   const std::lock_guard lock(mutex_);
   return backend_->export_state(s.slot, s.keep, s.pages, s.fed);

@@ -54,6 +54,8 @@ class EngineLoop {
   std::int64_t running() const;  // answers that have not ended
   std::int64_t room(const Sequence& s) const;
   StepStats stats() const;
+  void start_trace();
+  Trace stop_trace();
   HostState export_state(Sequence& s);
   void observe(Observer observer);  // of every op of every later step; empty: none
   const EngineConfig& config() const { return config_; }

@@ -14,7 +14,7 @@ std::vector<float> norm_factor(const Weights& w, std::int64_t size, NormWeight k
 
 Tensor SwiGluLayer::operator()(Step& s, Tensor x) const {
   const Tensor gate = gate_proj(s, x), up = up_proj(s, x);
-  return down_proj(s, s.swiglu(name_ + ".swiglu", gate, up));
+  return down_proj.f32(s, s.swiglu(name_ + ".swiglu", gate, up));
 }
 
 AttentionLayer::AttentionLayer(const Weights& w, const AttentionConfig& c)
@@ -43,7 +43,7 @@ Tensor AttentionLayer::operator()(Step& s, Tensor x) const {
   if (config_.output_gate) {
     y = s.sigmoid_gate(name_ + ".gate", y, q.slice(dim, view), config_.shape, stride);
   }
-  return o_proj(s, y);
+  return o_proj.f32(s, y);
 }
 
 GatedDeltaNetLayer::GatedDeltaNetLayer(const Weights& w, const DeltaNetConfig& c)
@@ -63,9 +63,9 @@ GatedDeltaNetLayer::GatedDeltaNetLayer(const Weights& w, const DeltaNetConfig& c
 
 Tensor GatedDeltaNetLayer::operator()(Step& s, Tensor x) const {
   const Tensor qkv = in_proj_qkv(s, x), z = in_proj_z(s, x);
-  const Tensor a = in_proj_a(s, x), b = in_proj_b(s, x);
+  const Tensor a = in_proj_a.f32(s, x), b = in_proj_b.f32(s, x);
   const Tensor o = s.delta_net(name_, {qkv, a, b, &conv1d, &neg_exp_a, &dt_bias, config_.shape});
-  return out_proj(s, s.gated_rms_norm(name_ + ".norm", o, z, norm, config_.eps));
+  return out_proj.f32(s, s.gated_rms_norm(name_ + ".norm", o, z, norm, config_.eps));
 }
 
 }  // namespace nibble

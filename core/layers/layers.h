@@ -34,6 +34,8 @@ class LinearLayer {
   LinearLayer(const Weights& w, std::int64_t out, std::int64_t in)
       : name_(w.name()), weight_(w.matrix(out, in)) {}
   Tensor operator()(Step& s, Tensor x) const { return s.linear(name_, x, weight_); }
+  // For the residual stream, gates and logits.
+  Tensor f32(Step& s, Tensor x) const { return s.linear_f32(name_, x, weight_); }
 
  private:
   std::string name_;

@@ -1,9 +1,10 @@
 // codecs.h: bf16, f16, e4m3 and e2m1, to and from float32; encoding rounds to nearest even.
 //
 //   e2m1  bit 3 sign; magnitudes 0 .5 1 1.5 2 3 4 6; saturates at 6; midpoints go to the even code.
-//         NaN has no code: it becomes 0.
+//         NaN has no code: it becomes 0, whatever its sign.
 //   e4m3  bias 7, no infinity, 0x7F and 0xFF are NaN, largest 448, smallest subnormal 2^-9;
-//         saturates at 448 (infinities too), NaN stays NaN.
+//         saturates at 448 (infinities too), NaN becomes 0x7F, whatever its sign: processors make
+//         NaN with different signs, and codes are compared as bytes.
 #pragma once
 
 #include "core/numerics/scalar.h"
@@ -51,7 +52,7 @@ NIBBLE_HD float e4m3_to_float(std::uint8_t b) {
 NIBBLE_HD std::uint8_t float_to_e4m3(float v) {
   const std::uint32_t u = bit_cast<std::uint32_t>(v);
   const std::uint32_t sign = (u >> 24) & 0x80u, a = u & 0x7FFFFFFFu;
-  if (a > 0x7F800000u) return static_cast<std::uint8_t>(sign | 0x7Fu);
+  if (a > 0x7F800000u) return 0x7F;
   if (a >= 0x43E00000u) return static_cast<std::uint8_t>(sign | 0x7Eu);  // 448 and above
   if (a < 0x3C800000u) {  // below 2^-6: let the adder round at 2^-9
     const float r = add(bit_cast<float>(a), 16384.0f);
@@ -81,7 +82,7 @@ NIBBLE_HD std::uint8_t float_to_e2m1(float v) {
   code += a > 2.5f;
   code += a >= 3.5f;
   code += a > 5.0f;
-  return static_cast<std::uint8_t>(code | ((u >> 28) & 8u));
+  return static_cast<std::uint8_t>(a == a ? code | ((u >> 28) & 8u) : 0u);
 }
 
 }  // namespace nibble::num

@@ -1,6 +1,6 @@
 // ops.h: every op that a program may hold. Each struct is a contract: shapes, formula, order of
-// operations and rounding points of profile f32 (the CPU's own); docs/numerics.md lists what other
-// profiles change. T = rows of the batch, all matrices row-major, "chain" = one accumulator from +0,
+// operations and rounding points of profile f32 (the CPU's own); docs/numerics.md says what the 16-bit
+// profiles change: buffers marked `operand` hold bf16 there, and Linear runs on matrix units. T = rows of the batch, all matrices row-major, "chain" = one accumulator from +0,
 // fma in ascending index order. Functions named num:: are those of core/numerics.
 //
 // Row r of every output depends on the sequence of row r only.
@@ -29,7 +29,8 @@ enum class Section : std::uint8_t {
 const char* section_name(Section s);
 
 // y[t, :] = table[token[t], :], widened to y's type. Exact. table [vocab, H]. A quantised table gives
-// Linear's operand of w times its tensor, row or block128 scale, rounded once.
+// Linear's operand of w times its tensor, row or block128 scale, rounded once. In the 16-bit profiles the
+// operand of an f16 or f32 table is rounded to bf16, as Linear's is: one image serves both.
 struct Embed {
   WeightId table;
   Tensor y;  // [T, H] f32
@@ -41,7 +42,7 @@ struct RmsNorm {
   Tensor x;  // [T, H] f32
   ConstantId weight;  // [H], (1 + w) already folded in where the model wants it
   float eps;
-  Tensor y;  // [T, H]
+  Tensor y;  // [T, H] operand
 };
 
 // Activations to the format that the checkpoint declares (ActivationFormat::Kind).
@@ -52,7 +53,7 @@ struct RmsNorm {
 //   fp8_token           s[t] = amax / 448 (1 where amax is 0), code = e4m3(x / s[t])
 //   fp8_token_group128  the same for each 128 columns (the last group may be shorter)
 struct Quantize {
-  Tensor x;       // [T, K] f32
+  Tensor x;       // [T, K] operand
   ActivationFormat format;
   Tensor codes;   // u8: [T, K / 2] low nibble = even k, or [T, K] e4m3
   Tensor scales;  // nvfp4: u8 e4m3 [T, K / 16]; fp8_token: f32 [T, 1]; group128: f32 [T, ceil(K/128)]
@@ -67,20 +68,20 @@ struct Quantize {
 // quantised activations y = y * (static scale or row scale). Activation operand: e2m1 code * e4m3
 // block scale, or the e4m3 code, exact in f32.
 struct Linear {
-  Tensor x;         // [T, K] f32, or Quantize's codes
+  Tensor x;         // [T, K] operand, or Quantize's codes
   Tensor x_scales;  // Quantize's scales; not valid() for unquantised x and for fp8_tensor_static
   ActivationFormat x_format;  // Kind::none for unquantised x
   WeightId weight;  // [N, K]
-  Tensor y;         // [T, N] f32
+  Tensor y;         // [T, N] f32 or operand
 };
 
 // Shapes of a gated delta net layer. Channels C = 2 * key_heads * key_dim + value_heads * value_dim,
 // ordered q heads, k heads, v heads. Value head h reads key head h / (value_heads / key_heads).
 struct DeltaShape {
   std::int32_t key_heads, value_heads, key_dim, value_dim, conv_kernel;
-  std::int64_t key_channels() const { return std::int64_t{key_heads} * key_dim; }
-  std::int64_t value_channels() const { return std::int64_t{value_heads} * value_dim; }
-  std::int64_t channels() const { return 2 * key_channels() + value_channels(); }
+  constexpr std::int64_t key_channels() const { return std::int64_t{key_heads} * key_dim; }
+  constexpr std::int64_t value_channels() const { return std::int64_t{value_heads} * value_dim; }
+  constexpr std::int64_t channels() const { return 2 * key_channels() + value_channels(); }
 };
 
 // Causal depthwise convolution, silu, then per head of q and k the l2 norm; q also * key_dim^-0.5.
@@ -89,12 +90,12 @@ struct DeltaShape {
 //   s = num::silu(c); v = s; q, k: s * num::rsqrt(tree of squares over the head + 1e-6),
 //   q then * float(1 / sqrt(key_dim)). Rounded to y's type once, at the end.
 struct DeltaConv {
-  Tensor x;  // [T, C] raw projection
+  Tensor x;  // [T, C] operand, raw projection
   ConstantId weight;  // [C, kernel]
   DeltaShape shape;
   std::int32_t layer;  // index among delta-net layers of the state
   Section section;
-  Tensor y;  // [T, C]
+  Tensor y;  // [T, C] operand
 };
 
 // g = neg_exp_a[h] * num::softplus(a + dt_bias[h])  (<= 0),  beta = num::sigmoid(b).
@@ -121,17 +122,17 @@ struct DeltaGates {
 // Before the first row of a section's range, S takes the records that Range::keep accepts, oldest
 // first: S[k, v] = fma(key[k], u[v], d * S[k, v]). Columns v know nothing of each other.
 struct DeltaRule {
-  Tensor qkv;      // [T, C], DeltaConv's output
+  Tensor qkv;      // [T, C] operand, DeltaConv's output
   Tensor g, beta;  // [T, value_heads] f32
   DeltaShape shape;
   std::int32_t layer;
   Section section;
-  Tensor y;  // [T, value_heads * value_dim] f32
+  Tensor y;  // [T, value_heads * value_dim] operand
 };
 
 // Per group of `group` columns: y = ((x * num::rsqrt(tree of squares / group + eps)) * w) * num::silu(z).
 struct GatedRmsNorm {
-  Tensor x, z;        // [T, heads * group]
+  Tensor x, z;        // [T, heads * group] operand, as y
   ConstantId weight;  // [group]
   std::int32_t group;
   float eps;
@@ -149,7 +150,7 @@ struct AttentionShape {
 struct QkNormRope {
   Tensor q;                   // head h at columns h * q_head_stride
   std::int64_t q_head_stride;
-  Tensor k, v;                // [T, kv_heads * head_dim]
+  Tensor k, v;                // [T, kv_heads * head_dim] operand, as q and q_out
   ConstantId q_norm, k_norm;  // [head_dim] or -1
   float eps;
   ConstantId rope;            // [positions, rotary_dim]: cos of all pairs, then sin
@@ -168,17 +169,17 @@ struct QkNormRope {
 //   Splits are combined ascending in the same way: f = num::exp(m_a - m), h = num::exp(m_b - m),
 //   l = fma(l_b, h, l_a * f), O = fma(O_b, h, O_a * f).   y = O * num::div(1, l).
 struct Attention {
-  Tensor q;  // [T, heads * head_dim]
+  Tensor q;  // [T, heads * head_dim] operand
   AttentionShape shape;
   float scale;
   std::int32_t layer;
   Section section;
-  Tensor y;  // [T, heads * head_dim]
+  Tensor y;  // [T, heads * head_dim] operand
 };
 
 // y[t, h * head_dim + d] = x * num::sigmoid(gate[t, h * gate_head_stride + d]).
 struct SigmoidGate {
-  Tensor x;
+  Tensor x;  // operand, as gate and y
   Tensor gate;
   std::int32_t heads, head_dim;
   std::int64_t gate_head_stride;
@@ -187,7 +188,7 @@ struct SigmoidGate {
 
 // y = num::silu(gate) * up.
 struct SwiGlu {
-  Tensor gate, up, y;  // [T, I]
+  Tensor gate, up, y;  // [T, I] operand
 };
 
 // y = a + b: the residual stream, always f32.

@@ -13,9 +13,11 @@ struct Overload : F... {
 template <class... F>
 Overload(F...) -> Overload<F...>;
 
+}  // namespace
+
 // The one place that knows which tensors of an op are read and which are written.
-template <class Read, class Write>
-void visit_tensors(OpArgs& args, const Read& read, const Write& write) {
+void visit_tensors(OpArgs& args, const std::function<void(Tensor&)>& read,
+                   const std::function<void(Tensor&)>& write) {
   std::visit(Overload{
                  [&](Embed& op) { write(op.y); },
                  [&](RmsNorm& op) { read(op.x), write(op.y); },
@@ -36,6 +38,8 @@ void visit_tensors(OpArgs& args, const Read& read, const Write& write) {
              },
              args);
 }
+
+namespace {
 
 struct Life {
   int first = -1, last = -1;

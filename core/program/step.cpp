@@ -118,8 +118,16 @@ Tensor Step::rms_norm(const std::string& name, Tensor x, const std::vector<float
 }
 
 Tensor Step::linear(const std::string& name, Tensor x, const Weight& weight) {
+  return linear(name, x, weight, tracer_.options().operand);
+}
+
+Tensor Step::linear_f32(const std::string& name, Tensor x, const Weight& weight) {
+  return linear(name, x, weight, DType::f32);
+}
+
+Tensor Step::linear(const std::string& name, Tensor x, const Weight& weight, DType y) {
   expect_cols(name, "input columns", x, weight.cols);
-  Linear op{x, {}, {}, tracer_.weight(weight), make(x.rows, weight.rows, DType::f32)};
+  Linear op{x, {}, {}, tracer_.weight(weight), make(x.rows, weight.rows, y)};
   using Kind = ActivationFormat::Kind;
   if (tracer_.options().declared_activations && weight.activation.kind != Kind::none) {
     const ActivationFormat& format = weight.activation;
@@ -186,7 +194,7 @@ Tensor Step::delta_net(const std::string& name, const DeltaInputs& in) {
   emit(name + ".gates", gates);
 
   const Tensor mixed = make_operand(shape.channels());
-  const Tensor out = make(Rows::tokens, shape.value_channels(), DType::f32);
+  const Tensor out = make_operand(shape.value_channels());
   for (const Section section : {Section::decode, Section::verify, Section::prefill}) {
     if (program_.cls.has(section)) {
       emit(name + ".conv1d", DeltaConv{in.qkv, conv, shape, layer, section, mixed});

@@ -54,7 +54,10 @@ class Step {
 
   Tensor embed(const std::string& name, const Weight& table);
   Tensor rms_norm(const std::string& name, Tensor x, const std::vector<float>& weight, float eps);
+  // y in the profile's operand type, or in float32 where it is added to the residual stream, feeds
+  // gates or is the logits.
   Tensor linear(const std::string& name, Tensor x, const Weight& weight);
+  Tensor linear_f32(const std::string& name, Tensor x, const Weight& weight);
   Tensor add(const std::string& name, Tensor a, Tensor b);
   Tensor swiglu(const std::string& name, Tensor gate, Tensor up);
   // Rows whose logits are wanted.
@@ -90,6 +93,7 @@ class Step {
   Tensor make(Rows rows, std::int64_t cols, DType dtype);
   Tensor make_operand(std::int64_t cols) { return make(Rows::tokens, cols, tracer_.options().operand); }
   void emit(std::string name, OpArgs args);
+  Tensor linear(const std::string& name, Tensor x, const Weight& weight, DType y);
 
   Tracer& tracer_;
   Program program_;

@@ -10,7 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "backends/cpu/ops/linear.h"
+#include "backends/cpu/ops/linear_fused.h"
+#include "core/numerics/codecs.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -117,6 +118,8 @@ int main(int argc, char** argv) {
   std::vector<float> x(static_cast<std::size_t>(512 * k)), y(static_cast<std::size_t>(512 * n));
   std::uniform_real_distribution<float> unit(-1, 1);
   for (float& v : x) v = unit(random);
+  std::vector<float> operands(x.begin(), x.begin() + 64 * k);
+  for (float& v : operands) v = num::bf16_to_float(num::float_to_bf16(v));
   for (const WeightFormat format :
        {WeightFormat::nvfp4, WeightFormat::fp8_e4m3, WeightFormat::bf16}) {
     Weight w;
@@ -131,6 +134,9 @@ int main(int argc, char** argv) {
                                                                                          : n * k));
     for (std::byte& b : codes)
       b = static_cast<std::byte>(random() & (format == WeightFormat::bf16 ? 0x3F : 0xBF));
+    if (format == WeightFormat::bf16) {  // values from 0.5 to 2
+      for (std::size_t i = 1; i < codes.size(); i += 2) codes[i] = std::byte{0x3F};
+    }
     const std::vector<std::byte> scales(static_cast<std::size_t>(n * k / 16), std::byte{0x38});
     w.codes = codes;
     if (format == WeightFormat::nvfp4) w.block_scales = scales;
@@ -155,6 +161,21 @@ int main(int argc, char** argv) {
           "  T %4lld  %9.3f ms  %7.1f GFLOP/s (%5.1f %% of peak)  %6.1f GB/s (%5.1f %% of read)\n",
           static_cast<long long>(rows), s * 1e3, flop, 100 * flop / peak, bytes,
           100 * bytes / bandwidth);
+    }
+    const Aligned workspace(static_cast<std::uint64_t>(cpu::linear_fused_workspace_bytes(64, k)));
+    for (const std::int64_t rows : {1, 2, 8, 64}) {
+      cpu::LinearArgs a;
+      a.weight = &packed;
+      a.rows = rows;
+      a.x = operands.data();
+      a.x_stride = k;
+      a.y = y.data();
+      a.y_stride = n;
+      a.workspace = workspace.p;
+      const double s = best_seconds([&] { cpu::linear_fused(isa, parallel, a); }, 0.3);
+      std::printf("  mirror of sm90, T %4lld  %9.3f ms  %6.3f ns for each multiply-add and thread\n",
+                  static_cast<long long>(rows), s * 1e3,
+                  s * 1e9 * parallel.threads() / static_cast<double>(rows * n * k));
     }
   }
 }

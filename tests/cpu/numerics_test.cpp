@@ -189,7 +189,7 @@ TEST(Codecs, E2m1) {
   }
   EXPECT_EQ(num::float_to_e2m1(kInf), 7);
   EXPECT_EQ(num::float_to_e2m1(-kInf), 15);
-  EXPECT_EQ(num::float_to_e2m1(kNan) & 7, 0);
+  for (const float nan : {kNan, -kNan}) EXPECT_EQ(num::float_to_e2m1(nan), 0);
 }
 
 TEST(Codecs, E4m3) {
@@ -202,7 +202,7 @@ TEST(Codecs, E4m3) {
     EXPECT_EQ(std::signbit(v), c >= 128);
     if ((c & 127) == 127) {
       EXPECT_TRUE(std::isnan(v));
-      EXPECT_EQ(num::float_to_e4m3(v) & 127, 127);
+      EXPECT_EQ(num::float_to_e4m3(v), 127);
     } else {
       EXPECT_EQ(std::abs(v), value(c & 127));
       EXPECT_EQ(num::float_to_e4m3(v), c);

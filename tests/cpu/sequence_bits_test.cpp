@@ -117,7 +117,7 @@ TEST_P(SequenceBits, EqualTheReferenceOnEveryInstructionSetAndThreadCount) {
         const Alone& alone = sequences[at(slot)];
         for (std::int32_t keep = 0; keep <= alone.pending(); ++keep) {
           const auto host = world.delta.to_host(slot, keep, world.kernels());
-          const std::int64_t end = world.delta.position(slot, keep);
+          const std::int64_t end = world.delta.cursors().position(slot, keep);
           for (std::size_t layer = 0; layer < host.size(); ++layer) {
             const std::string where = isa + ", state of slot " + std::to_string(slot) +
                                       " keeping " + std::to_string(keep);

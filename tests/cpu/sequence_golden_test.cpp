@@ -114,7 +114,7 @@ TEST(SequenceGolden, DeltaRuleByChunksAndByRows) {
           r.section = chunked ? Section::prefill : Section::decode;
           r.position = row;
           r.rows = chunked ? static_cast<std::int32_t>(in.rows) : 1;
-          r.keep = bench.delta.pending(0);
+          r.keep = bench.delta.cursors().pending(0);
           cpu::delta_rule(bench.context, bench.delta,
                           {{in.qkv.data() + row * d.channels(), d.channels()},
                            {g.data() + row * d.value_heads, d.value_heads},
@@ -127,7 +127,7 @@ TEST(SequenceGolden, DeltaRuleByChunksAndByRows) {
         }
         double& w = chunked ? chunks_worst : rows_worst;
         w = std::max(w, worst(y, gdn().f32(name + ".out")));
-        const auto host = bench.delta.to_host(0, bench.delta.pending(0), bench.context.kernels);
+        const auto host = bench.delta.to_host(0, bench.delta.cursors().pending(0), bench.context.kernels);
         const auto want = gdn().f32(name + ".state_out");
         float largest = 0;
         for (const float x : want) largest = std::max(largest, std::fabs(x));

@@ -20,8 +20,8 @@ const Constants& constants() {
 
 void expect_equal_states(World& a, World& b, std::int32_t slot, std::int32_t keep_a,
                          std::int32_t keep_b, std::int64_t positions) {
-  ASSERT_EQ(a.delta.position(slot, keep_a), positions);
-  ASSERT_EQ(b.delta.position(slot, keep_b), positions);
+  ASSERT_EQ(a.delta.cursors().position(slot, keep_a), positions);
+  ASSERT_EQ(b.delta.cursors().position(slot, keep_b), positions);
   const auto x = a.delta.to_host(slot, keep_a, a.kernels()),
              y = b.delta.to_host(slot, keep_b, b.kernels());
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -43,12 +43,12 @@ TEST(SequenceState, RowsTakenBackHaveNeverBeen) {
     without.step({move(Section::prefill, 1, 0, 70, 0, 1)});
     with.step({move(Section::verify, 1, 70, 4, 0, 1)});  // four rows, `keep` of them stay
     for (std::int32_t i = 0; i < keep; ++i) {
-      without.step({move(Section::decode, 1, 70 + i, 1, without.delta.pending(1), 1)});
+      without.step({move(Section::decode, 1, 70 + i, 1, without.delta.cursors().pending(1), 1)});
     }
-    expect_equal_states(with, without, 1, keep, without.delta.pending(1), 70 + keep);
+    expect_equal_states(with, without, 1, keep, without.delta.cursors().pending(1), 70 + keep);
     if (HasFatalFailure()) return;
     // and what comes after it is the same: first rows, then a prompt
-    const std::int32_t pending = without.delta.pending(1);
+    const std::int32_t pending = without.delta.cursors().pending(1);
     for (const auto& [section, rows] : {std::pair{Section::verify, 3}, {Section::prefill, 80}}) {
       const bool first = section == Section::verify;
       const std::int64_t start = 70 + keep + (first ? 0 : 2);
@@ -68,10 +68,10 @@ TEST(SequenceState, VerifyRowsAreDecodeRows) {
   std::vector<Out> want;
   for (std::int32_t p = 0; p < 80; ++p) {
     want.push_back(
-        single.step({move(Section::decode, 0, p, 1, single.delta.pending(0), 3)}).front());
+        single.step({move(Section::decode, 0, p, 1, single.delta.cursors().pending(0), 3)}).front());
   }
   for (std::int32_t p = 0; p < 80; p += 4) {
-    const auto got = together.step({move(Section::verify, 0, p, 4, together.delta.pending(0), 3)});
+    const auto got = together.step({move(Section::verify, 0, p, 4, together.delta.cursors().pending(0), 3)});
     for (std::int32_t i = 0; i < 4; ++i)
       expect_same(got[at(i)], want[at(p + i)], "position " + std::to_string(p + i));
     if (HasFatalFailure()) return;
@@ -132,8 +132,8 @@ TEST(SequenceState, SnapshotsAreTheSequence) {
     world.delta.save(0, 2, world.kernels(), bytes.bytes());
     world.step({move(Section::prefill, 2, 0, 5, 0, 8)});
     world.delta.load(2, bytes.bytes());
-    EXPECT_EQ(world.delta.pending(2), 0);
-    EXPECT_EQ(world.delta.position(2, 0), prompt + 2);
+    EXPECT_EQ(world.delta.cursors().pending(2), 0);
+    EXPECT_EQ(world.delta.cursors().position(2, 0), prompt + 2);
     const auto a = world.delta.to_host(0, 2, world.kernels()),
                b = world.delta.to_host(2, 0, world.kernels());
     for (std::size_t i = 0; i < a.size(); ++i) {
@@ -158,7 +158,7 @@ TEST(SequenceState, ChunksAgreeWithTheRecurrenceWithinRounding) {
   double worst = 0, largest = 0;
   for (std::int32_t p = 0; p < 300; ++p) {
     const auto want =
-        steps.step({move(Section::decode, 0, p, 1, steps.delta.pending(0), 4)}).front();
+        steps.step({move(Section::decode, 0, p, 1, steps.delta.cursors().pending(0), 4)}).front();
     for (std::size_t layer = 0; layer < want.delta.size(); ++layer) {
       for (std::size_t i = 0; i < want.delta[layer].size(); ++i) {
         worst =

@@ -5,7 +5,7 @@
 //         from the second-level cache by kGroupPanels panels
 //   cost  decoding once for each kBlockRows rows: 2 to 4 % of the fma time
 #include "backends/cpu/kernels/linear_finish.h"
-#include "backends/cpu/kernels/panel_decode.h"
+#include "backends/cpu/kernels/panel_block.h"
 
 namespace nibble::cpu::NIBBLE_ISA {
 namespace {
@@ -16,37 +16,6 @@ constexpr int kTileRows = 12, kTilePanels = 2;
 constexpr int kTileRows = 6, kTilePanels = 1;
 #endif
 constexpr int kBlockFloats = kSegment * kPanelRows;
-
-template <WeightFormat F>
-NIBBLE_INLINE void decode(const PackedWeight& w, std::int64_t panel, std::int64_t k0,
-                          std::int64_t count, float* out) {
-  Decoder<F> decoder;
-  decoder.open(w, w.codes + panel * w.panel_bytes, k0, count);
-  const std::int64_t chunks = count / 4;
-  for (std::int64_t c = 0; c < chunks; ++c) {
-    F32x16 four[4];
-    decoder.prefetch(c, 1);
-    decoder.chunk(c, four);
-    for (int j = 0; j < 4; ++j) store(out + (c * 4 + j) * kPanelRows, four[j]);
-  }
-  for (std::int64_t k = chunks * 4; k < count; ++k) store(out + k * kPanelRows, decoder.step(k));
-}
-
-void decode_any(const PackedWeight& w, std::int64_t panel, std::int64_t k0, std::int64_t count,
-                float* out) {
-  switch (w.format) {
-    case WeightFormat::f32:
-      return decode<WeightFormat::f32>(w, panel, k0, count, out);
-    case WeightFormat::f16:
-      return decode<WeightFormat::f16>(w, panel, k0, count, out);
-    case WeightFormat::bf16:
-      return decode<WeightFormat::bf16>(w, panel, k0, count, out);
-    case WeightFormat::fp8_e4m3:
-      return decode<WeightFormat::fp8_e4m3>(w, panel, k0, count, out);
-    case WeightFormat::nvfp4:
-      return decode<WeightFormat::nvfp4>(w, panel, k0, count, out);
-  }
-}
 
 // Where a tile lies: rows [row, row + Rows) of the block, panels [panel, panel + Panels).
 struct Tile {

@@ -1,5 +1,6 @@
 #include "backends/cpu/ops/sequence_ops.h"
 #include "backends/cpu/ops/work.h"
+#include "core/numerics/codecs.h"
 
 namespace nibble::cpu {
 namespace {
@@ -251,6 +252,12 @@ void qk_norm_rope(SequenceContext& context, const KvArena& arena, const QkNormRo
         arena.head(a.layer, static_cast<std::int32_t>(kv_head)) + page * arena.page_stride(a.layer);
     context.kernels.rope({a.k.data + row * a.k.stride + kv_head * s.head_dim, a.k_norm, rope, a.eps,
                           s.head_dim, a.rotary_dim, to + KvArena::key_at(s, place, 0), kPanel});
+    if (a.round_keys) {
+      float* key = to + KvArena::key_at(s, place, 0);
+      for (std::int64_t d = 0; d < s.head_dim; ++d, key += kPanel) {
+        *key = num::bf16_to_float(num::float_to_bf16(*key));
+      }
+    }
     const float* v = a.v.data + row * a.v.stride + kv_head * s.head_dim;
     for (std::int64_t d = 0; d < s.head_dim; d += kPanel) {
       float* panel = to + KvArena::value_at(s, place, d);

@@ -19,7 +19,7 @@ void pack_conv_taps(const float* weight, std::int64_t channels, std::int32_t ker
 
 void delta_conv(SequenceContext& context, const DeltaArena& arena, const DeltaConvArgs& a) {
   if (a.ranges.empty()) return;
-  arena.check(a.ranges);
+  arena.cursors().check(a.ranges);
   const DeltaShape& d = arena.shape(a.layer);
   const std::int64_t first = a.ranges.front().first_row, rows = row_count(a.ranges);
   const std::int64_t heads = 2 * std::int64_t{d.key_heads} + d.value_heads;
@@ -90,7 +90,7 @@ std::uint64_t delta_rule_workspace(const DeltaShape& shape, int threads) {
 
 void delta_rule(SequenceContext& context, const DeltaArena& arena, const DeltaRuleArgs& a) {
   if (a.ranges.empty()) return;
-  arena.check(a.ranges);
+  arena.cursors().check(a.ranges);
   const DeltaShape& d = arena.shape(a.layer);
   const int threads = context.parallel.threads();
   check_workspace(context.workspace, delta_rule_workspace(d, threads), "delta_rule");

@@ -13,6 +13,7 @@
 #include "nibble/export.h"
 #include "nibble/options.h"
 #include "nibble/session.h"
+#include "nibble/trace.h"
 #include "nibble/tokenizer.h"
 
 namespace nibble {
@@ -125,6 +126,10 @@ class NIBBLE_API Model {
   // Throws Error(out_of_memory) when max_sequences sessions already hold state.
   Session new_session() const;
   StepStats stats() const;  // of all sessions so far
+  // What the device does between the two, of all sessions. Throws Error(unsupported) where it cannot be
+  // recorded (CUDA without CUPTI).
+  void start_trace() const;
+  Trace stop_trace() const;
 
   struct Impl;
   explicit Model(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -74,7 +74,7 @@ typedef void (*nibble_message_fn)(void* user, const char* message);
 
 typedef struct nibble_load_options {
   size_t struct_size;
-  const char* backend; /* NULL: the best there is; else "cpu" */
+  const char* backend; /* NULL: the best there is; else "cpu", "cuda:1", "cpu:mirror=sm90" */
   const char* kernels; /* NULL: the best there are; else "avx512", "avx2", "neon", "portable" */
   int32_t threads;     /* 0: all the machine's; at most 256 or twice its processors */
   int32_t activations; /* nibble_activations */

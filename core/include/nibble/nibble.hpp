@@ -10,6 +10,7 @@
 #include "nibble/error.h"
 #include "nibble/model.h"
 #include "nibble/options.h"
+#include "nibble/parity.h"
 #include "nibble/session.h"
 #include "nibble/stats.h"
 #include "nibble/tokenizer.h"

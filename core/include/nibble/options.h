@@ -17,9 +17,16 @@ struct NIBBLE_API Device {
   std::string backend = "cpu";
   int threads = 0;      // CPU: 0 = all the machine's; limits.h says how many
   std::string kernels;  // CPU: "avx512", "avx2", "neon", "portable"; empty = the best available
+  std::string mirror;   // CPU: the profile whose bits it reproduces ("sm90"); empty = its own, f32
+  int index = 0;        // CUDA: which card
+  bool graphs = true;   // CUDA: run a step as one captured graph, not kernel by kernel
 
   static Device cpu(int threads = 0);
   static Device best();  // the first backend of the registry that finds a device
+  // "cpu", "cpu:mirror=sm90", "cuda", "cuda:1": a backend, then a card's number or name=value pairs
+  // (mirror, threads, kernels, graphs=off), parted by commas. Throws Error(invalid_argument).
+  static Device parse(std::string_view text);
+  std::string text() const;  // what parse() takes
 };
 
 // Operand of the linear layers' inputs.

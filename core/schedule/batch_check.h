@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "backends/cpu/state_arena.h"
 #include "core/program/program.h"
 #include "core/schedule/batch.h"
+#include "core/state/slot_cursors.h"
 #include "core/state/state_layout.h"
 
-namespace nibble::cpu {
+namespace nibble {
 
 // What of a program limits its batches.
 struct ProgramLimits {
@@ -27,12 +27,14 @@ class BatchChecker {
   explicit BatchChecker(const StateSizes& sizes);
   static std::uint64_t bytes(const StateSizes& sizes);
 
+  // `recurrent`: the model has layers that insist on the next position.
   // Throws Error(invalid_argument) for what a caller may have brought in (tokens, sampling) and
   // Error(internal) for what only a wrong schedule makes. Allocates nothing unless it throws.
-  void operator()(const ProgramLimits& program, const Batch& batch, const DeltaArena& state);
+  void operator()(const ProgramLimits& program, const Batch& batch, const SlotCursors& state,
+                  bool recurrent);
 
  private:
-  void check_ranges(const ProgramLimits& program, const Batch& batch, const DeltaArena& state);
+  void check_ranges(const ProgramLimits& program, const Batch& batch, const SlotCursors& state);
   void check_pages(const ProgramLimits& program, const Batch& batch, const Range& range);
   void check_outputs(const ProgramLimits& program, const Batch& batch) const;
 
@@ -42,4 +44,4 @@ class BatchChecker {
   std::vector<std::uint32_t> page_written_;  // [pages]
 };
 
-}  // namespace nibble::cpu
+}  // namespace nibble

@@ -1,15 +1,15 @@
-#include "backends/cpu/batch_check.h"
+#include "core/schedule/batch_check.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "nibble/error.h"
 
-namespace nibble::cpu {
+namespace nibble {
 namespace {
 
 [[noreturn]] void fail(ErrorCode code, const ProgramLimits& program, const std::string& what) {
-  throw Error(code, "[cpu] " + program.name + ": " + what);
+  throw Error(code, "[step] " + program.name + ": " + what);
 }
 
 std::string expected(const std::string& name, const std::string& wanted, std::int64_t found) {
@@ -59,7 +59,7 @@ std::uint64_t BatchChecker::bytes(const StateSizes& sizes) {
 }
 
 void BatchChecker::operator()(const ProgramLimits& program, const Batch& batch,
-                              const DeltaArena& state) {
+                              const SlotCursors& state, bool recurrent) {
   if (batch.rows() < 1 || batch.rows() > program.cls.max_rows) {
     fail(ErrorCode::internal, program,
          expected("rows", "1 to " + std::to_string(program.cls.max_rows), batch.rows()));
@@ -72,6 +72,7 @@ void BatchChecker::operator()(const ProgramLimits& program, const Batch& batch,
   check_tokens(program, "tokens", batch.tokens, sizes_.vocab);
   check_tokens(program, "targets", batch.targets, sizes_.vocab);
   check_ranges(program, batch, state);
+  if (recurrent) state.check(batch.ranges);
   check_outputs(program, batch);
   for (std::size_t i = 0; i < batch.taken_back.size(); ++i) {
     const auto& [slot, token] = batch.taken_back[i];
@@ -87,7 +88,7 @@ void BatchChecker::operator()(const ProgramLimits& program, const Batch& batch,
 }
 
 void BatchChecker::check_ranges(const ProgramLimits& program, const Batch& batch,
-                                const DeltaArena& state) {
+                                const SlotCursors& state) {
   std::int64_t next_row = 0;
   Section last = Section::decode;
   for (std::size_t i = 0; i < batch.ranges.size(); ++i) {
@@ -117,8 +118,6 @@ void BatchChecker::check_ranges(const ProgramLimits& program, const Batch& batch
     }
     if (program.attention) check_pages(program, batch, r);
   }
-  // only a recurrent state insists on the next position
-  if (state.layers() > 0) state.check(batch.ranges);
   if (next_row != batch.rows()) {
     fail(ErrorCode::internal, program,
          expected("rows in ranges", std::to_string(batch.rows()), next_row));
@@ -189,4 +188,4 @@ void BatchChecker::check_outputs(const ProgramLimits& program, const Batch& batc
   }
 }
 
-}  // namespace nibble::cpu
+}  // namespace nibble

@@ -1,0 +1,343 @@
+// Turns the ops of a program into launches on addresses.
+#include <algorithm>
+#include <variant>
+
+#include "backends/cuda/loaded.h"
+#include "backends/cuda/ops/linear.h"
+#include "backends/cuda/ops/rowwise.h"
+#include "backends/cuda/ops/sequence.h"
+
+namespace nibble::cuda {
+namespace {
+
+class Binder {
+ public:
+  using Call = std::function<void(const Launch&)>;
+
+  Binder(Loaded& loaded, const Program& program, BoundProgram& bound)
+      : l_(loaded), program_(program), bound_(bound) {}
+
+  BoundOp bind(const Op& op) {
+    op_ = &op;
+    output_ = {};
+    section_ = nullptr;
+    BoundOp bound;
+    bound.op = &op;
+    bound.enqueue = std::visit([this](const auto& args) { return call(args); }, op.args);
+    bound.output = output_;
+    bound.section = section_;
+    return bound;
+  }
+
+ private:
+  Call call(const Embed& a) {
+    const EmbedArgs args{weight(a.table), f32("y", a.y)};
+    expect_equal("y columns", args.table.cols, a.y.cols);
+    expect(args.table.rows >= l_.sizes.vocab, "table", "a row for each token of the vocabulary");
+    output_ = args.y;
+    return [args](const Launch& to) { embed(to, args); };
+  }
+  Call call(const RmsNorm& a) {
+    const RmsNormArgs args{f32("x", a.x), constant("weight", a.weight, a.x.cols), a.eps,
+                           like("y", a.y, a.x, a.x.cols)};
+    output_ = args.y;
+    return [args](const Launch& to) { rms_norm(to, args); };
+  }
+  Call call(const Quantize& a) {
+    QuantizeArgs args{operand("x", a.x), a.format, typed_view("codes", a.codes, DType::u8), {}};
+    const bool fp4 = a.format.kind == ActivationFormat::Kind::nvfp4_static;
+    expect(a.format.kind != ActivationFormat::Kind::none, "format", "a quantised one");
+    expect(!fp4 || a.x.cols % 16 == 0, "x", "columns in multiples of 16");
+    expect_equal("codes columns", fp4 ? a.x.cols / 2 : a.x.cols, a.codes.cols);
+    args.scales = scales("scales", a.scales, a.format, a.x.cols);
+    output_ = args.codes;
+    return [args](const Launch& to) { quantize(to, args); };
+  }
+  Call call(const Linear& a) {
+    const LinearArgs args = linear_args(a);
+    output_ = args.y;
+    return [args](const Launch& to) { linear(to, args); };
+  }
+  Call call(const DeltaConv& a) {
+    const DeltaLayerView& state = delta_layer(a.layer, a.shape);
+    const std::int64_t c = a.shape.channels();
+    const DeltaConvArgs args{operand("x", a.x, c),
+                             constant("weight", a.weight, c * a.shape.conv_kernel), state,
+                             a.section, operand("y", a.y, c)};
+    output_ = args.y;
+    section_ = &a.section;
+    return [args](const Launch& to) { delta_conv(to, args); };
+  }
+  Call call(const DeltaGates& a) {
+    const std::int64_t heads = a.a.cols;
+    const DeltaGatesArgs args{f32("a", a.a),
+                              f32("b", a.b, heads),
+                              constant("neg_exp_a", a.neg_exp_a, heads),
+                              constant("dt_bias", a.dt_bias, heads),
+                              f32("g", a.g, heads),
+                              f32("beta", a.beta, heads)};
+    output_ = args.g;
+    return [args](const Launch& to) { delta_gates(to, args); };
+  }
+  Call call(const DeltaRule& a) {
+    const DeltaLayerView& state = delta_layer(a.layer, a.shape);
+    const DeltaRuleArgs args{operand("qkv", a.qkv, a.shape.channels()),
+                             f32("g", a.g, a.shape.value_heads),
+                             f32("beta", a.beta, a.shape.value_heads),
+                             state,
+                             a.section,
+                             operand("y", a.y, a.shape.value_channels())};
+    output_ = args.y;
+    section_ = &a.section;
+    return [args](const Launch& to) { delta_rule(to, args); };
+  }
+  Call call(const GatedRmsNorm& a) {
+    expect(a.group > 0 && a.x.cols % a.group == 0, "group", "a divisor of the columns");
+    const GatedRmsNormArgs args{operand("x", a.x),
+                                like("z", a.z, a.x, a.x.cols),
+                                constant("weight", a.weight, a.group),
+                                a.group,
+                                a.eps,
+                                like("y", a.y, a.x, a.x.cols)};
+    output_ = args.y;
+    return [args](const Launch& to) { gated_rms_norm(to, args); };
+  }
+  Call call(const QkNormRope& a) {
+    const KvLayerView& state = attention_layer(a.layer, a.shape);
+    const std::int64_t dim = a.shape.head_dim, kv = a.shape.kv_heads * dim;
+    expect(a.q_head_stride >= dim && (a.shape.heads - 1) * a.q_head_stride + dim <= a.q.cols,
+           "q_head_stride", "heads inside the row");
+    expect(a.rotary_dim >= 0 && a.rotary_dim <= dim && a.rotary_dim % 2 == 0, "rotary_dim",
+           "an even number up to head_dim");
+    const ConstantView& rope = constant("rope", a.rope);
+    expect(rope.shape.size() == 2 && rope.shape[1] == a.rotary_dim, "rope",
+           "a table [positions, rotary_dim]");
+    bound_.limits.attention = true;
+    bound_.limits.positions = std::min(bound_.limits.positions, rope.shape[0]);
+    const QkNormRopeArgs args{operand("q", a.q),
+                              operand("k", a.k, kv),
+                              operand("v", a.v, kv),
+                              a.q_head_stride,
+                              a.q_norm < 0 ? nullptr : constant("q_norm", a.q_norm, dim),
+                              a.k_norm < 0 ? nullptr : constant("k_norm", a.k_norm, dim),
+                              a.eps,
+                              rope.data,
+                              a.rotary_dim,
+                              state,
+                              operand("q_out", a.q_out, a.shape.heads * dim)};
+    output_ = args.q_out;
+    return [args](const Launch& to) { qk_norm_rope(to, args); };
+  }
+  Call call(const Attention& a) {
+    const KvLayerView& state = attention_layer(a.layer, a.shape);
+    const std::int64_t cols = std::int64_t{a.shape.heads} * a.shape.head_dim;
+    bound_.limits.attention = true;
+    const AttentionArgs args{operand("q", a.q, cols), a.scale, state, a.section,
+                             operand("y", a.y, cols)};
+    output_ = args.y;
+    section_ = &a.section;
+    return [args](const Launch& to) { attention(to, args); };
+  }
+  Call call(const SigmoidGate& a) {
+    const std::int64_t cols = std::int64_t{a.heads} * a.head_dim;
+    const std::int64_t reach = (a.heads - 1) * a.gate_head_stride + a.head_dim;
+    expect(a.gate_head_stride >= a.head_dim && reach <= a.gate.cols, "gate",
+           "heads inside the row");
+    const SigmoidGateArgs args{
+        operand("x", a.x, cols), like("gate", a.gate, a.x, 0), a.heads, a.head_dim,
+        a.gate_head_stride,      like("y", a.y, a.x, cols)};
+    output_ = args.y;
+    return [args](const Launch& to) { sigmoid_gate(to, args); };
+  }
+  Call call(const SwiGlu& a) {
+    const SwiGluArgs args{operand("gate", a.gate), like("up", a.up, a.gate, a.gate.cols),
+                          like("y", a.y, a.gate, a.gate.cols)};
+    output_ = args.y;
+    return [args](const Launch& to) { swiglu(to, args); };
+  }
+  Call call(const Add& a) {
+    const AddArgs args{f32("a", a.a), f32("b", a.b, a.a.cols), f32("y", a.y, a.a.cols)};
+    output_ = args.y;
+    return [args](const Launch& to) { add(to, args); };
+  }
+  Call call(const GatherRows& a) {
+    const GatherRowsArgs args{typed_view("x", a.x, a.x.dtype),
+                              typed_view("y", a.y, a.x.dtype, a.x.cols)};
+    expect(a.x.rows == Rows::tokens, "x", "one row for each token");
+    expect(a.y.rows == Rows::outputs, "y", "one row for each output");
+    output_ = args.y;
+    return [args](const Launch& to) { gather_rows(to, args); };
+  }
+  Call call(const Sample& a) {
+    expect(a.logits.rows == Rows::outputs, "logits", "one row for each output");
+    bound_.limits.samples = true;
+    const SampleArgs args{f32("logits", a.logits, l_.sizes.vocab), l_.counts, l_.workspace.sample,
+                          l_.workspace.tokens};
+    return [args](const Launch& to) { sample(to, args); };
+  }
+  Call call(const TokenLogprob& a) {
+    expect(a.logits.rows == Rows::outputs, "logits", "one row for each output");
+    bound_.limits.scores = true;
+    const TokenLogprobArgs args{f32("logits", a.logits, l_.sizes.vocab), l_.workspace.logprobs};
+    return [args](const Launch& to) { token_logprob(to, args); };
+  }
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error(ErrorCode::internal, "[cuda] " + program_.cls.name() + ": " + op_->name + " (" +
+                                         op_kind(op_->args) + "): " + what);
+  }
+  void expect(bool good, const char* field, const char* wanted) const {
+    if (!good) fail(std::string(field) + ": expected " + wanted);
+  }
+  void expect_equal(const char* field, std::int64_t wanted, std::int64_t found) const {
+    if (wanted != found) {
+      fail(std::string(field) + ": expected " + std::to_string(wanted) + ", found " +
+           std::to_string(found));
+    }
+  }
+
+  // Address of a tensor of this type with `cols` columns (0: any), inside its buffer and the
+  // scratch.
+  View typed_view(const char* field, const Tensor& t, DType dtype, std::int64_t cols = 0) const {
+    const std::string name = field;
+    if (!t.valid() || t.buffer >= static_cast<std::int64_t>(program_.buffers.size())) {
+      fail(name + ": no buffer " + std::to_string(t.buffer));
+    }
+    if (t.dtype != dtype) {
+      fail(name + ": expected " + dtype_name(dtype) + ", found " + dtype_name(t.dtype));
+    }
+    if (cols > 0) expect_equal((name + " columns").c_str(), cols, t.cols);
+    const Buffer& buffer = program_.buffers[static_cast<std::size_t>(t.buffer)];
+    const std::int64_t size = dtype_bits(dtype) / 8, rows = program_.rows_of(t.rows);
+    constexpr std::int64_t kMost = std::int64_t{1} << 40;  // products of two stay below 2^63
+    const bool sane = t.cols > 0 && t.cols < (std::int64_t{1} << 31) && t.offset >= 0 &&
+                      t.offset < kMost && t.stride >= t.cols && t.stride < kMost && rows > 0 &&
+                      rows < (1 << 22);
+    if (!sane || ((rows - 1) * t.stride + t.offset + t.cols) * size > buffer.bytes ||
+        buffer.offset < 0 || buffer.offset % 16 != 0 ||
+        buffer.offset + buffer.bytes > program_.scratch_bytes) {
+      fail(name + ": " + std::to_string(rows) + " rows of " + std::to_string(t.cols) + " at " +
+           std::to_string(t.offset) + " by " + std::to_string(t.stride) +
+           " lie outside their buffer");
+    }
+    return {l_.scratch_block.data() + buffer.offset + t.offset * size, dtype, t.rows, t.stride,
+            static_cast<std::int32_t>(t.cols)};
+  }
+  View f32(const char* field, const Tensor& t, std::int64_t cols = 0) const {
+    return typed_view(field, t, DType::f32, cols);
+  }
+  View operand(const char* field, const Tensor& t, std::int64_t cols = 0) const {
+    return typed_view(field, t, l_.operand, cols);
+  }
+  // An operand with as many rows as `other`.
+  View like(const char* field, const Tensor& t, const Tensor& other, std::int64_t cols) const {
+    expect(t.rows == other.rows, field, "as many rows as the input");
+    return operand(field, t, cols);
+  }
+  View scales(const char* field, const Tensor& t, const ActivationFormat& format,
+              std::int64_t k) const {
+    using Kind = ActivationFormat::Kind;
+    switch (format.kind) {
+      case Kind::nvfp4_static:
+        return typed_view(field, t, DType::u8, k / 16);
+      case Kind::fp8_token:
+        return f32(field, t, 1);
+      case Kind::fp8_token_group128:
+        return f32(field, t, (k + 127) / 128);
+      default:
+        return {};
+    }
+  }
+
+  LinearArgs linear_args(const Linear& a) const {
+    const WeightImage& w = weight(a.weight);
+    using Kind = ActivationFormat::Kind;
+    LinearArgs args;
+    args.format = a.x_format;
+    args.weight = w;
+    if (a.x_format.kind == Kind::none) {
+      args.x = operand("x", a.x, w.cols);
+    } else {
+      args.x = typed_view("x", a.x, DType::u8,
+                          a.x_format.kind == Kind::nvfp4_static ? w.cols / 2 : w.cols);
+      args.x_scales = scales("x_scales", a.x_scales, a.x_format, w.cols);
+    }
+    expect(a.y.dtype == DType::f32 || a.y.dtype == l_.operand, "y", "float32 or the operand type");
+    expect(a.y.rows == a.x.rows, "y", "as many rows as x");
+    args.y = typed_view("y", a.y, a.y.dtype, w.rows);
+    return args;
+  }
+
+  const WeightImage& weight(WeightId id) const {
+    if (id < 0 || id >= static_cast<std::int64_t>(l_.weights.size()))
+      fail("no weight " + std::to_string(id));
+    return l_.weights[static_cast<std::size_t>(id)];
+  }
+  const ConstantView& constant(const char* field, ConstantId id) const {
+    if (id < 0 || id >= static_cast<std::int64_t>(l_.constants.size())) {
+      fail(std::string(field) + ": no constant " + std::to_string(id));
+    }
+    return l_.constants[static_cast<std::size_t>(id)];
+  }
+  const float* constant(const char* field, ConstantId id, std::int64_t count) const {
+    const ConstantView& view = constant(field, id);
+    std::int64_t found = 1;
+    for (const std::int64_t d : view.shape) found *= d;
+    expect_equal(field, count, found);
+    return view.data;
+  }
+  const DeltaLayerView& delta_layer(std::int32_t layer, const DeltaShape& s) const {
+    expect(layer >= 0 && layer < static_cast<std::int32_t>(l_.delta.size()), "layer",
+           "one of the state's delta-net layers");
+    const DeltaLayerView& state = l_.delta[static_cast<std::size_t>(layer)];
+    const DeltaShape& d = state.shape;
+    expect(d.key_heads == s.key_heads && d.value_heads == s.value_heads && d.key_dim == s.key_dim &&
+               d.value_dim == s.value_dim && d.conv_kernel == s.conv_kernel,
+           "shape", "that of the state's layer");
+    return state;
+  }
+  const KvLayerView& attention_layer(std::int32_t layer, const AttentionShape& s) const {
+    expect(layer >= 0 && layer < static_cast<std::int32_t>(l_.kv.size()), "layer",
+           "one of the state's attention layers");
+    const KvLayerView& state = l_.kv[static_cast<std::size_t>(layer)];
+    expect(state.shape.heads == s.heads && state.shape.kv_heads == s.kv_heads &&
+               state.shape.head_dim == s.head_dim,
+           "shape", "that of the state's layer");
+    return state;
+  }
+
+  Loaded& l_;
+  const Program& program_;
+  BoundProgram& bound_;
+  const Op* op_ = nullptr;
+  View output_;
+  const Section* section_ = nullptr;
+};
+
+}  // namespace
+
+BoundProgram bind(Loaded& l, const Program& program, cudaStream_t stream, int multiprocessors) {
+  BoundProgram bound;
+  bound.limits.cls = program.cls;
+  bound.limits.name = program.cls.name();
+  bound.launch = {stream,        l.step.view(),  program.cls.max_rows, program.cls.max_outputs,
+                  l.sizes.slots, multiprocessors};
+  Binder binder(l, program, bound);
+  for (const Op& op : program.ops) bound.ops.push_back(binder.bind(op));
+  return bound;
+}
+
+std::pair<std::string, std::string> implementation(const Loaded& l, const Op& op) {
+  const auto* linear = std::get_if<Linear>(&op.args);
+  if (linear == nullptr) return {op_kind(op.args), "generic"};
+  LinearArgs args;
+  args.format = linear->x_format;
+  args.weight = l.weights[static_cast<std::size_t>(linear->weight)];
+  std::string kind = std::string("linear ") + weight_format_name(args.weight.format);
+  if (linear->x_format.kind != ActivationFormat::Kind::none) {
+    kind += std::string(" x ") + activation_format_name(linear->x_format.kind);
+  }
+  return {kind, linear_kernel(args)};
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,354 @@
+#include "backends/cuda/cuda_backend.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "backends/cuda/device_info.h"
+#include "backends/cuda/loaded.h"
+#include "backends/cuda/ops/sequence.h"
+#include "backends/cuda/stream.h"
+#include "backends/cuda/trace.h"
+#include "core/numerics/codecs.h"
+
+namespace nibble::cuda {
+namespace {
+
+struct CudaSnapshot final : Backend::Snapshot {
+  std::vector<std::vector<float>> layers;  // delta_save()'s
+  std::vector<std::int32_t> counts;
+  std::int64_t position = 0;
+
+  std::uint64_t bytes() const override {
+    std::uint64_t n = counts.size() * sizeof(std::int32_t);
+    for (const auto& l : layers) n += l.size() * sizeof(float);
+    return n;
+  }
+};
+
+float element(const std::byte* row, DType type, std::int64_t i) {
+  if (type == DType::u8) return static_cast<float>(std::to_integer<int>(row[i]));
+  if (type == DType::bf16) {
+    std::uint16_t bits;
+    std::memcpy(&bits, row + 2 * i, sizeof bits);
+    return num::bf16_to_float(bits);
+  }
+  float v;
+  std::memcpy(&v, row + 4 * i, sizeof v);
+  return v;
+}
+
+// An observer gets rows without gaps, as float32 (codes as their byte).
+void show(const Observer& observer, const BoundOp& op, const Batch& batch) {
+  std::int64_t first = 0;
+  std::int64_t rows = op.output.rows == Rows::tokens
+                          ? batch.rows()
+                          : static_cast<std::int64_t>(batch.output_rows.size());
+  if (op.section != nullptr) {
+    rows = 0;
+    for (const Range& r : batch.ranges) {
+      if (r.section < *op.section) first += r.rows;
+      if (r.section == *op.section) rows += r.rows;
+    }
+  }
+  if (rows == 0) return;
+  const View& v = op.output;
+  const std::int64_t size = dtype_bits(v.dtype) / 8;
+  const std::size_t width = static_cast<std::size_t>(v.cols * size);
+  std::vector<std::byte> bytes(width * static_cast<std::size_t>(rows));
+  check(cudaMemcpy2D(bytes.data(), width, v.data + first * v.stride * size,
+                     static_cast<std::size_t>(v.stride * size), width,
+                     static_cast<std::size_t>(rows), cudaMemcpyDeviceToHost),
+        "reading an op's output");
+  std::vector<float> values(static_cast<std::size_t>(rows * v.cols));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = element(bytes.data(), v.dtype, static_cast<std::int64_t>(i));
+  }
+  observer(*op.op, rows, v.cols, values);
+}
+
+template <class T>
+void show_list(const Observer& observer, const Op& op, const std::vector<T>& list) {
+  std::vector<float> values;
+  for (const T v : list) values.push_back(static_cast<float>(v));
+  observer(op, static_cast<std::int64_t>(values.size()), 1, values);
+}
+
+// What is launched while it lives belongs to one run of a program.
+class TracedRun {
+ public:
+  TracedRun(Tracer* tracer, std::vector<std::size_t>& runs, std::size_t program) : tracer_(tracer) {
+    if (tracer_ == nullptr) return;
+    runs.push_back(program);
+    tracer_->begin_run(runs.size());
+  }
+  ~TracedRun() {
+    if (tracer_ != nullptr) tracer_->end_run();
+  }
+  TracedRun(const TracedRun&) = delete;
+  TracedRun& operator=(const TracedRun&) = delete;
+
+ private:
+  Tracer* tracer_;
+};
+
+}  // namespace
+
+CudaBackend::CudaBackend(const BackendOptions& options)
+    : index_(options.index), graphs_(options.graphs) {
+  if (!options.mirror.empty()) {
+    throw Error(ErrorCode::unsupported,
+                "[cuda] mirror: only the CPU mirrors a profile, found \"" + options.mirror + "\"");
+  }
+  const CardInfo card = use_card(index_);
+  multiprocessors_ = card.multiprocessors;
+  device_.backend = "cuda";
+  device_.name = card.name;
+  device_.profile = "sm90";
+  device_.kernels = architecture_of(card.major, card.minor);
+  device_.operand = DType::bf16;
+  device_.memory = card.memory;
+  device_.free_memory = card.free_memory;
+  stream_ = std::make_unique<Stream>();
+}
+
+CudaBackend::~CudaBackend() {
+  cudaSetDevice(index_);
+  if (stream_) cudaStreamSynchronize(stream_->get());
+}
+
+void CudaBackend::select() const {
+  check(cudaSetDevice(index_), "choosing a card");
+}
+
+void CudaBackend::wait(const char* what) const {
+  check(cudaStreamSynchronize(stream_->get()), what);
+}
+
+Loaded& CudaBackend::loaded(const char* who) const {
+  if (loaded_ == nullptr) {
+    throw Error(ErrorCode::internal, std::string("[cuda] ") + who + ": nothing is prepared");
+  }
+  select();
+  return *loaded_;
+}
+
+Loaded& CudaBackend::loaded(const char* who, std::int32_t slot) const {
+  Loaded& l = loaded(who);
+  if (slot < 0 || slot >= l.sizes.slots) {
+    throw Error(ErrorCode::internal, std::string("[cuda] ") + who + ": expected a slot below " +
+                                         std::to_string(l.sizes.slots) + ", found " +
+                                         std::to_string(slot));
+  }
+  return l;
+}
+
+void CudaBackend::run(std::size_t index, const Batch& batch, StepOutput& out,
+                      const Observer& observer) {
+  Loaded& l = loaded("run");
+  if (index >= l.bound.size()) {
+    throw Error(ErrorCode::internal, "[cuda] run: expected a program below " +
+                                         std::to_string(l.bound.size()) + ", found " +
+                                         std::to_string(index));
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const std::uint64_t arenas = arenas_made_;
+  BoundProgram& program = l.bound[index];
+  cudaStream_t stream = stream_->get();
+  l.checker(program.limits, batch, l.cursors, !l.delta.empty());
+  const std::size_t outputs = batch.output_rows.size();
+  out.tokens.resize(program.limits.samples ? outputs : 0);
+  out.logprobs.resize(program.limits.scores ? outputs : 0);
+
+  const TracedRun traced(tracer_.get(), traced_, index);
+  const std::uint64_t sent = l.step.write(batch, l.cursors);
+  check(cudaMemcpyAsync(l.step.device(), l.step.host(), sent, cudaMemcpyHostToDevice, stream),
+        "sending the batch");
+  if (program.graph && graphs_ && !observer) {
+    check(cudaGraphLaunch(program.graph.get(), stream), program.limits.name.c_str());
+  } else {
+    enqueue(l, program, [&](std::size_t i) {
+      const BoundOp& op = program.ops[i];
+      if (!observer || op.output.data == nullptr) return;
+      check(cudaStreamSynchronize(stream), op.op->name.c_str());
+      show(observer, op, batch);
+    });
+  }
+  const std::size_t size = program.limits.samples ? sizeof(std::int32_t) : sizeof(LogprobParts);
+  const void* from = program.limits.samples ? static_cast<const void*>(l.workspace.tokens)
+                                            : static_cast<const void*>(l.workspace.logprobs);
+  const std::uint64_t read = program.limits.samples || program.limits.scores ? outputs * size : 0;
+  if (read > 0) {
+    check(cudaMemcpyAsync(l.answer, from, read, cudaMemcpyDeviceToHost, stream), "reading tokens");
+  }
+  wait(program.limits.name.c_str());
+  if (program.limits.samples) std::memcpy(out.tokens.data(), l.answer, read);
+  for (std::size_t i = 0; i < out.logprobs.size(); ++i) {
+    LogprobParts p;
+    std::memcpy(&p, l.answer + i * sizeof p, sizeof p);
+    out.logprobs[i] = static_cast<double>(p.target) - static_cast<double>(p.max) -
+                      std::log(static_cast<double>(p.sum));
+  }
+  if (observer) {
+    const Op& last = *program.ops.back().op;
+    if (program.limits.samples) show_list(observer, last, out.tokens);
+    if (program.limits.scores) show_list(observer, last, out.logprobs);
+  }
+  l.cursors.end_step(batch.ranges);
+
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  std::int64_t prefill = 0;
+  for (const Range& r : batch.ranges) prefill += r.section == Section::prefill ? r.rows : 0;
+  const double share = static_cast<double>(prefill) / static_cast<double>(batch.rows());
+  ++stats_.steps;
+  stats_.last_launches = program.kernels;
+  stats_.launches += program.kernels;
+  stats_.allocations += arenas_made_ - arenas;
+  stats_.host_to_device_bytes += sent;
+  stats_.device_to_host_bytes += read;
+  stats_.prefill_tokens += static_cast<std::uint64_t>(prefill);
+  stats_.decode_tokens += static_cast<std::uint64_t>(batch.rows() - prefill);
+  stats_.prefill_seconds += took.count() * share;
+  stats_.decode_seconds += took.count() * (1 - share);
+}
+
+void CudaBackend::reset_slot(std::int32_t slot) {
+  Loaded& l = loaded("reset_slot", slot);
+  for (const DeltaLayerView& d : l.delta) delta_reset(stream_->get(), d, slot);
+  counts_reset(stream_->get(), l.counts, slot);
+  check(cudaGetLastError(), "resetting a slot");
+  l.cursors.reset(slot);
+}
+
+std::shared_ptr<const Backend::Snapshot> CudaBackend::save_slot(std::int32_t slot,
+                                                                std::int32_t keep) {
+  Loaded& l = loaded("save_slot", slot);
+  l.cursors.check_slot(slot, keep);
+  auto snapshot = std::make_shared<CudaSnapshot>();
+  snapshot->position = l.cursors.position(slot, keep);
+  auto* const floats = reinterpret_cast<float*>(l.workspace.transfer);
+  auto* const counts = reinterpret_cast<std::int32_t*>(l.workspace.transfer);
+  cudaStream_t stream = stream_->get();
+  for (const DeltaLayerView& d : l.delta) {
+    auto& layer = snapshot->layers.emplace_back(static_cast<std::size_t>(delta_floats(d.shape)));
+    delta_save(stream, d, slot, l.cursors.half(slot), keep, snapshot->position, floats);
+    check(cudaMemcpyAsync(layer.data(), floats, layer.size() * sizeof(float),
+                          cudaMemcpyDeviceToHost, stream),
+          "saving a slot");
+    wait("saving a slot");
+  }
+  snapshot->counts.resize(static_cast<std::size_t>(l.counts.vocab));
+  counts_save(stream, l.counts, slot, keep, l.cursors.pending(slot), counts);
+  check(cudaMemcpyAsync(snapshot->counts.data(), counts,
+                        snapshot->counts.size() * sizeof(std::int32_t), cudaMemcpyDeviceToHost,
+                        stream),
+        "saving a slot");
+  wait("saving a slot");
+  return snapshot;
+}
+
+void CudaBackend::load_slot(std::int32_t slot, const Snapshot& snapshot) {
+  Loaded& l = loaded("load_slot", slot);
+  const auto* ours = dynamic_cast<const CudaSnapshot*>(&snapshot);
+  bool fits = ours != nullptr && ours->layers.size() == l.delta.size() &&
+              ours->counts.size() == static_cast<std::size_t>(l.counts.vocab);
+  for (std::size_t i = 0; fits && i < l.delta.size(); ++i) {
+    fits = ours->layers[i].size() == static_cast<std::size_t>(delta_floats(l.delta[i].shape));
+  }
+  if (!fits)
+    throw Error(ErrorCode::invalid_argument, "[cuda] load_slot: expected a snapshot of this model");
+  auto* const floats = reinterpret_cast<float*>(l.workspace.transfer);
+  auto* const counts = reinterpret_cast<std::int32_t*>(l.workspace.transfer);
+  cudaStream_t stream = stream_->get();
+  for (std::size_t i = 0; i < l.delta.size(); ++i) {
+    check(cudaMemcpyAsync(floats, ours->layers[i].data(), ours->layers[i].size() * sizeof(float),
+                          cudaMemcpyHostToDevice, stream),
+          "loading a slot");
+    delta_load(stream, l.delta[i], slot, ours->position, floats);
+    wait("loading a slot");
+  }
+  check(cudaMemcpyAsync(counts, ours->counts.data(), ours->counts.size() * sizeof(std::int32_t),
+                        cudaMemcpyHostToDevice, stream),
+        "loading a slot");
+  counts_load(stream, l.counts, slot, counts);
+  wait("loading a slot");
+  l.cursors.reset(slot, ours->position);
+}
+
+void CudaBackend::start_trace() {
+  Loaded& l = loaded("start_trace");
+  static_cast<void>(l);
+  wait("starting a trace");
+  traced_.clear();
+  tracer_ = std::make_unique<Tracer>();
+}
+
+Trace CudaBackend::stop_trace() {
+  Loaded& l = loaded("stop_trace");
+  if (!tracer_) throw Error(ErrorCode::invalid_argument, "[cuda] stop_trace: no trace was started");
+  wait("ending a trace");
+  Tracer::Result result = tracer_->finish();
+  tracer_.reset();
+  Trace trace;
+  trace.start_ns = result.start_ns;
+  trace.end_ns = result.end_ns;
+  // A program's kernels run in one stream: the n-th of a run belongs to the op that launched the
+  // n-th.
+  std::vector<std::uint64_t> seen(traced_.size() + 1);
+  for (Tracer::Record& r : result.records) {
+    if (r.run > 0 && r.run < seen.size() && r.event.kind != TraceEvent::Kind::copy) {
+      const std::uint64_t n = seen[r.run]++;
+      for (const BoundOp& op : l.bound[traced_[r.run - 1]].ops) {
+        if (n >= op.kernels) continue;
+        // before the first op the step counts its tokens
+        if (&op != &l.bound[traced_[r.run - 1]].ops.front() || n > 0) r.event.op = op.op->name;
+        break;
+      }
+    }
+    trace.events.push_back(std::move(r.event));
+  }
+  return trace;
+}
+
+HostState CudaBackend::export_state(std::int32_t slot, std::int32_t keep,
+                                    std::span<const std::int32_t> pages, std::int64_t positions) {
+  Loaded& l = loaded("export_state", slot);
+  l.cursors.check_slot(slot, keep);
+  const std::int64_t most = static_cast<std::int64_t>(pages.size()) * kPageTokens;
+  if (positions < 0 || (!l.kv.empty() && positions > most)) {
+    throw Error(ErrorCode::invalid_argument, "[cuda] export_state: expected 0 to " +
+                                                 std::to_string(most) + " positions, found " +
+                                                 std::to_string(positions));
+  }
+  for (const std::int32_t page : pages) {
+    if (page < 0 || page >= l.sizes.pages) {
+      throw Error(ErrorCode::invalid_argument, "[cuda] export_state: page " + std::to_string(page) +
+                                                   ": expected 0 to " +
+                                                   std::to_string(l.sizes.pages - 1));
+    }
+  }
+  HostState state;
+  auto* const floats = reinterpret_cast<float*>(l.workspace.transfer);
+  for (const DeltaLayerView& d : l.delta) {
+    std::vector<float> flat(static_cast<std::size_t>(delta_floats(d.shape)));
+    delta_save(stream_->get(), d, slot, l.cursors.half(slot), keep, l.cursors.position(slot, keep),
+               floats);
+    wait("exporting a slot");
+    check(cudaMemcpy(flat.data(), floats, flat.size() * sizeof(float), cudaMemcpyDeviceToHost),
+          "exporting a slot");
+    const std::int64_t channels = d.shape.channels(), rows = d.shape.conv_kernel - 1;
+    const auto s = static_cast<std::int64_t>(flat.size()) - rows * channels;
+    HostState::DeltaLayer layer;
+    layer.s.assign(flat.begin(), flat.begin() + s);
+    for (std::int64_t c = 0; c < channels; ++c) {
+      for (std::int64_t r = 0; r < rows; ++r)
+        layer.conv.push_back(flat[static_cast<std::size_t>(s + r * channels + c)]);
+    }
+    state.delta.push_back(std::move(layer));
+  }
+  for (const KvLayerView& v : l.kv) state.kv.push_back(read_pages(v, pages, positions));
+  return state;
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,220 @@
+// What a model needs on this card, and how it gets there.
+#include <algorithm>
+#include <atomic>
+#include <system_error>
+#include <thread>
+
+#include "backends/cuda/cuda_backend.h"
+#include "backends/cuda/ops/sequence.h"
+#include "backends/cuda/stream.h"
+#include "core/checkpoint/finite.h"
+
+namespace nibble::cuda {
+namespace {
+
+// Weights travel through this much pinned memory and as much of the device's, freed when loading
+// ends.
+constexpr std::uint64_t kStagingBytes = 32u << 20;
+
+std::uint64_t u(std::int64_t n) {
+  return static_cast<std::uint64_t>(n);
+}
+
+void check_sizes(const StateSizes& s) {
+  if (s.slots < 1 || s.pages < 0 || s.records < 1 || s.vocab < 1) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        "[cuda] state: expected slots >= 1, pages >= 0, records >= 1 and vocab >= 1, found " +
+            std::to_string(s.slots) + ", " + std::to_string(s.pages) + ", " +
+            std::to_string(s.records) + ", " + std::to_string(s.vocab));
+  }
+}
+
+std::uint64_t elements(const Constant& c) {
+  std::uint64_t n = 1;
+  for (const std::int64_t d : c.shape) n *= u(d);
+  if (n != c.data.size()) {
+    throw Error(ErrorCode::internal, "[cuda] constant " + c.name + ": its shape has " +
+                                         std::to_string(n) + " elements, its data " +
+                                         std::to_string(c.data.size()));
+  }
+  return n;
+}
+
+struct ScratchPlan {
+  StepLimits limits;
+  std::uint64_t program = 0, sample = 0, tokens = 0, logprobs = 0, transfer = 0, step = 0;
+  std::uint64_t answer = 0;  // pinned
+  std::uint64_t total() const {
+    return aligned(program) + aligned(sample) + aligned(tokens) + aligned(logprobs) +
+           aligned(transfer) + aligned(step);
+  }
+
+  ScratchPlan(const ModelSpec& spec, const StateSizes& sizes) {
+    limits.sizes = sizes;
+    std::int64_t sampled = 0;
+    for (const Program& p : spec.programs) {
+      if (p.scratch_bytes < 0) {
+        throw Error(ErrorCode::internal, "[cuda] " + p.cls.name() + ": scratch is negative");
+      }
+      program = std::max(program, u(p.scratch_bytes));
+      limits.rows = std::max(limits.rows, p.cls.max_rows);
+      limits.outputs = std::max(limits.outputs, p.cls.max_outputs);
+      for (const Op& op : p.ops) {
+        if (std::holds_alternative<Sample>(op.args)) sampled = std::max(sampled, p.cls.max_outputs);
+      }
+    }
+    if (sampled > 0) sample = sample_workspace_bytes(sampled, sizes.vocab);
+    tokens = u(limits.outputs) * sizeof(std::int32_t);
+    logprobs = u(limits.outputs) * sizeof(LogprobParts);
+    transfer = u(sizes.vocab) * sizeof(std::int32_t);
+    for (const DeltaShape& d : spec.state.delta)
+      transfer = std::max(transfer, u(delta_floats(d)) * sizeof(float));
+    step = StepBlock::bytes(limits);
+    answer = std::max(tokens, logprobs);
+  }
+};
+
+std::uint64_t constant_bytes(const ModelSpec& spec) {
+  std::uint64_t total = 0;
+  for (const Constant& c : spec.constants) total += aligned(elements(c) * sizeof(float));
+  return total;
+}
+
+std::uint64_t weight_bytes(const ModelSpec& spec) {
+  std::uint64_t total = 0;
+  for (const Weight& w : spec.weights) total += aligned(image_bytes(w));
+  return total;
+}
+
+void place_constants(Loaded& l, ModelSpec& spec, Carver& carver) {
+  for (Constant& c : spec.constants) {
+    auto* const data = carver.take_array<float>(c.data.size());
+    check(cudaMemcpy(data, c.data.data(), c.data.size() * sizeof(float), cudaMemcpyHostToDevice),
+          c.name.c_str());
+    l.constants.push_back({std::move(c.name), std::move(c.shape), data});
+  }
+  spec.constants.clear();
+}
+
+// One look at every byte, shared by the machine's threads.
+void check_finite_on_all_threads(const Weight& w) {
+  constexpr std::int64_t kRowsAtOnce = 64;
+  const std::int64_t pieces = (w.rows + kRowsAtOnce - 1) / kRowsAtOnce;
+  std::atomic<std::int64_t> next{0};
+  std::atomic<bool> bad{false};
+  const auto work = [&] {
+    for (std::int64_t i = next++; i < pieces && !bad; i = next++) {
+      if (!all_finite(w, i * kRowsAtOnce, std::min(w.rows, (i + 1) * kRowsAtOnce))) bad = true;
+    }
+  };
+  const std::int64_t helpers =
+      w.bytes() < (8u << 20) ? 0 : std::min<std::int64_t>(15, std::thread::hardware_concurrency());
+  std::vector<std::thread> threads;
+  for (std::int64_t i = 0; i < helpers; ++i) {
+    try {
+      threads.emplace_back(work);
+    } catch (const std::system_error&) {
+      break;  // those that there are do it
+    }
+  }
+  work();
+  for (std::thread& t : threads) t.join();
+  if (bad) check_finite(w);
+}
+
+void place_weights(Loaded& l, ModelSpec& spec, Carver& carver, cudaStream_t stream,
+                   std::uint64_t& made, const std::function<bool(std::uint64_t)>& loaded) {
+  const Block host(Place::pinned, kStagingBytes, "loading", made),
+      device(Place::device, kStagingBytes, "loading", made);
+  const Staging staging{host.data(), device.data(), kStagingBytes, stream};
+  std::uint64_t done = 0;
+  for (Weight& from : spec.weights) {
+    Weight w = std::move(from);  // dropped, with its owner, at the end of the round
+    if (w.codes.empty() && w.materialize) w.materialize(w);
+    check_finite_on_all_threads(w);
+    l.weights.push_back(pack_weight(w, carver.take(image_bytes(w)), staging));
+    check(cudaStreamSynchronize(stream), w.name.c_str());
+    done += w.bytes();
+    if (loaded && !loaded(done)) {
+      throw Error(ErrorCode::cancelled, "[cuda] loading was cancelled at weight " + w.name);
+    }
+  }
+  spec.weights.clear();
+}
+
+void place_scratch(Loaded& l, const ScratchPlan& plan, std::uint64_t& made) {
+  Carver scratch(l.scratch_block.data());
+  scratch.take(plan.program);
+  l.workspace.sample = scratch.take(plan.sample);
+  l.workspace.tokens = reinterpret_cast<std::int32_t*>(scratch.take(plan.tokens));
+  l.workspace.logprobs = reinterpret_cast<LogprobParts*>(scratch.take(plan.logprobs));
+  l.workspace.transfer = scratch.take(plan.transfer);
+  l.workspace.transfer_bytes = plan.transfer;
+  l.pinned_block = Block(Place::pinned, aligned(plan.step) + plan.answer, "batches", made);
+  l.step = StepBlock(l.pinned_block.data(), scratch.take(plan.step), plan.step);
+  l.answer = l.pinned_block.data() + aligned(plan.step);
+}
+
+}  // namespace
+
+MemoryPlan CudaBackend::plan(const ModelSpec& spec, const StateSizes& sizes) const {
+  check_sizes(sizes);
+  MemoryPlan plan;
+  plan.weights = weight_bytes(spec);
+  plan.constants = constant_bytes(spec);
+  plan.kv = kv_bytes(spec.state, sizes, device_.operand);
+  plan.delta = delta_bytes(spec.state, sizes, device_.operand);
+  plan.counts = count_bytes(sizes);
+  plan.scratch = ScratchPlan(spec, sizes).total();
+  return plan;
+}
+
+void CudaBackend::prepare(ModelSpec spec, const StateSizes& sizes,
+                          const std::function<bool(std::uint64_t)>& loaded) {
+  select();
+  const MemoryPlan memory = plan(spec, sizes);
+  const ScratchPlan scratch(spec, sizes);
+  cudaStream_t stream = stream_->get();
+  auto l = std::make_unique<Loaded>();
+  l->sizes = sizes;
+  l->layout = spec.state;
+  l->operand = device_.operand;
+  l->weight_block =
+      Block(Place::device, memory.weights + memory.constants, "weights", arenas_made_);
+  l->state_block =
+      Block(Place::device, memory.kv + memory.delta + memory.counts, "state", arenas_made_);
+  l->scratch_block = Block(Place::device, memory.scratch, "scratch", arenas_made_);
+  // Zeros: what a kernel reads and then ignores is defined.
+  for (const Block* block : {&l->state_block, &l->scratch_block}) {
+    check(cudaMemsetAsync(block->data(), 0, block->bytes(), stream), "clearing an arena");
+  }
+  Carver state(l->state_block.data());
+  place_state(*l, state);
+  place_scratch(*l, scratch, arenas_made_);
+  l->cursors = SlotCursors(sizes.slots, sizes.records);
+  l->checker = BatchChecker(sizes);
+
+  Carver weights(l->weight_block.data());
+  place_constants(*l, spec, weights);
+  place_weights(*l, spec, weights, stream, arenas_made_, loaded);
+
+  l->programs = std::move(spec.programs);
+  std::vector<std::pair<std::string, std::string>> kernels;
+  for (const Program& program : l->programs) {
+    BoundProgram& bound = l->bound.emplace_back(bind(*l, program, stream, multiprocessors_));
+    capture(*l, bound);
+    for (const Op& op : program.ops) {
+      auto entry = implementation(*l, op);
+      if (std::find(kernels.begin(), kernels.end(), entry) == kernels.end())
+        kernels.push_back(std::move(entry));
+    }
+  }
+  check(cudaStreamSynchronize(stream), "preparing a model");
+  std::sort(kernels.begin(), kernels.end());
+  stats_ = {};
+  stats_.kernels = std::move(kernels);
+  loaded_ = std::move(l);
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,128 @@
+// weight_decode.cuh: where an element of a weight image lies, and codes to bf16 operands. All products
+// here are exact: e2m1 code * e4m3 scale needs 6 significant bits, so nothing depends on rounding.
+//
+// An image is cut into units of 16 rows x 64 columns, [N / 64][K / 64][4 units], a unit in the order of
+// mma.cuh's A fragments of its four k-steps s, so that a warp's loads are whole and contiguous:
+//   nvfp4  [lane 32][s 4] words; nibble j (0..3) is the low half of a[j], nibble 4 + j the high half
+//   fp8    [s / 2][lane 32][s % 2][a 0..3] pairs of codes
+//   bf16   [s 4][lane 32][a 0..3] pairs
+// nvfp4 block scales stay plain e4m3 bytes (sign and NaN included): [N / 16][K / 64][g 8][s 4][rows g, g+8].
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda/weight_image.h"
+#include "core/numerics/codecs.h"
+
+namespace nibble::cuda {
+
+constexpr int kUnitRows = 16, kTileRows = 64, kTileCols = 64;
+
+// Bytes of a unit; f16 and f32 weights become bf16.
+NIBBLE_HD constexpr int unit_bytes(WeightFormat f) {
+  return kUnitRows * kTileCols * 2 / (f == WeightFormat::nvfp4 ? 4 : f == WeightFormat::fp8_e4m3 ? 2 : 1);
+}
+constexpr int kUnitScaleBytes = kUnitRows * kTileCols / 16;
+
+NIBBLE_HD std::int64_t unit_index(std::int64_t n, std::int64_t k, std::int64_t k_tiles) {
+  return (n / kTileRows * k_tiles + k / kTileCols) * 4 + n % kTileRows / kUnitRows;
+}
+
+// Of element (row, col) in its unit.
+struct UnitPlace {
+  int step, lane, reg, half;
+};
+NIBBLE_HD UnitPlace unit_place(int row, int col) {
+  const int k = col % 16;
+  return {col / 16, row % 8 * 4 + k % 8 / 2, row / 8 + k / 8 * 2, k % 2};
+}
+// In elements: nibbles, bytes or bf16.
+NIBBLE_HD int nvfp4_at(UnitPlace u) { return (u.lane * 4 + u.step) * 8 + u.reg + 4 * u.half; }
+NIBBLE_HD int fp8_at(UnitPlace u) {
+  return u.step / 2 * 512 + u.lane * 16 + u.step % 2 * 8 + u.reg * 2 + u.half;
+}
+NIBBLE_HD int bf16_at(UnitPlace u) { return u.step * 256 + u.lane * 8 + u.reg * 2 + u.half; }
+NIBBLE_HD std::int64_t scale_at(std::int64_t n, std::int64_t k, std::int64_t k_tiles) {
+  return (n / kUnitRows * k_tiles + k / kTileCols) * kUnitScaleBytes + n % 8 * 8 +
+         k % kTileCols / 16 * 2 + n % kUnitRows / 8;
+}
+
+// The operand of w[n, k].
+NIBBLE_HD float weight_value(const WeightImage& w, std::int64_t n, std::int64_t k) {
+  const std::int64_t k_tiles = w.padded_cols / kTileCols;
+  const std::byte* unit = w.codes + unit_index(n, k, k_tiles) * unit_bytes(w.format);
+  const UnitPlace place =
+      unit_place(static_cast<int>(n % kUnitRows), static_cast<int>(k % kTileCols));
+  if (w.format == WeightFormat::nvfp4) {
+    const int at = nvfp4_at(place);
+    const auto two = static_cast<std::uint8_t>(unit[at / 2]);
+    const auto code = static_cast<std::uint8_t>(two >> (at % 2 * 4) & 15);
+    return num::mul(num::e2m1_to_float(code), num::e4m3_to_float(static_cast<std::uint8_t>(
+                                                  w.scales[scale_at(n, k, k_tiles)])));
+  }
+  if (w.format == WeightFormat::fp8_e4m3) {
+    return num::e4m3_to_float(static_cast<std::uint8_t>(unit[fp8_at(place)]));
+  }
+  return num::bf16_to_float(reinterpret_cast<const std::uint16_t*>(unit)[bf16_at(place)]);
+}
+
+// Pairs of bf16, each product rounded to nearest even; subnormals kept.
+NIBBLE_HD std::uint32_t mul_bf16_pair(std::uint32_t a, std::uint32_t b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  std::uint32_t d;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+#else
+  const float low = num::mul(num::bit_cast<float>(a << 16), num::bit_cast<float>(b << 16));
+  const float high =
+      num::mul(num::bit_cast<float>(a & 0xFFFF0000u), num::bit_cast<float>(b & 0xFFFF0000u));
+  return num::float_to_bf16(low) | static_cast<std::uint32_t>(num::float_to_bf16(high)) << 16;
+#endif
+}
+
+// Two e4m3 codes, in bits 8..15 and 24..31. Their magnitudes, shifted, are bf16 of 1/2^120 the value,
+// subnormals too; the NaN code would become 480.
+NIBBLE_HD std::uint32_t e4m3_pair(std::uint32_t codes) {
+  constexpr std::uint32_t kTwo120 = 0x7B807B80u;
+  const std::uint32_t magnitude = (codes & 0x7F007F00u) >> 4;
+  const std::uint32_t nan = ((magnitude + 0x00100010u) & 0x08000800u) >> 11;  // 1 in each half
+  return mul_bf16_pair((codes & 0x80008000u) | magnitude, kTwo120) | nan * 0x7FFFu;
+}
+NIBBLE_HD std::uint32_t e4m3_twice(std::uint32_t code) { return e4m3_pair(code * 0x01000100u); }
+// Two adjacent bytes.
+NIBBLE_HD std::uint32_t e4m3_adjacent(std::uint32_t two) {
+  return e4m3_pair((two & 0xFFu) << 8 | (two & 0xFF00u) << 16);
+}
+
+// Two e2m1 codes, nibbles j of the word's halves, times a pair of scales. The bits of a code, shifted,
+// are bf16 of 1/2^126 the value.
+template <int J>
+NIBBLE_HD std::uint32_t e2m1_pair(std::uint32_t word, std::uint32_t scales) {
+  constexpr std::uint32_t kTwo126 = 0x7E807E80u;
+  const std::uint32_t sign = word << (12 - 4 * J) & 0x80008000u;
+  std::uint32_t magnitude;
+  if constexpr (J < 2) {
+    magnitude = word << (6 - 4 * J) & 0x01C001C0u;
+  } else {
+    magnitude = word >> (4 * J - 6) & 0x01C001C0u;
+  }
+  return mul_bf16_pair(mul_bf16_pair(sign | magnitude, kTwo126), scales);
+}
+
+// The A fragment of one k-step: 8 codes of a lane; scales: bytes of rows g and g + 8.
+NIBBLE_HD void nvfp4_fragment(std::uint32_t word, std::uint32_t scales, std::uint32_t (&a)[4]) {
+  const std::uint32_t upper = e4m3_twice(scales & 0xFFu), lower = e4m3_twice(scales >> 8 & 0xFFu);
+  a[0] = e2m1_pair<0>(word, upper);
+  a[1] = e2m1_pair<1>(word, lower);
+  a[2] = e2m1_pair<2>(word, upper);
+  a[3] = e2m1_pair<3>(word, lower);
+}
+// `low`: codes of a[0] and a[1], `high`: of a[2] and a[3].
+NIBBLE_HD void fp8_fragment(std::uint32_t low, std::uint32_t high, std::uint32_t (&a)[4]) {
+  a[0] = e4m3_adjacent(low);
+  a[1] = e4m3_adjacent(low >> 16);
+  a[2] = e4m3_adjacent(high);
+  a[3] = e4m3_adjacent(high >> 16);
+}
+
+}  // namespace nibble::cuda

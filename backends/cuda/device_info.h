@@ -1,0 +1,26 @@
+// device_info.h: which cards there are and whether this build can use them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace nibble::cuda {
+
+struct CardInfo {
+  std::string name;
+  int major = 0, minor = 0, multiprocessors = 0;
+  std::uint64_t memory = 0, free_memory = 0;
+};
+
+// Empty when at least one card can be used, else why none can: no driver, a driver too old, no
+// card.
+std::string refusal();
+
+// Makes card `index` the calling thread's. Throws Error(not_found) for a number that is not there
+// and Error(unsupported) for a card for which this build holds no code.
+CardInfo use_card(int index);
+
+// "sm_90", "sm_90 by emulation": what runs on a card of this compute capability, and how.
+std::string architecture_of(int major, int minor);
+
+}  // namespace nibble::cuda

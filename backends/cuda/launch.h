@@ -1,0 +1,34 @@
+// launch.h: what every op's launch function takes. Launch functions only enqueue: no allocation, no
+// synchronisation, no copy to or from the host, so that they can be captured in a graph.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backends/cuda/step_view.h"
+#include "core/program/tensor.h"
+
+namespace nibble::cuda {
+
+struct Launch {
+  cudaStream_t stream = nullptr;
+  const StepView* step = nullptr;  // device address, constant for the life of the program
+  std::int64_t max_rows = 0;       // of the program class: grids are sized by these,
+  std::int64_t max_outputs = 0;    // blocks beyond the step's own counts return at once
+  std::int32_t max_ranges = 0;     // sequences of one step at most
+  int multiprocessors = 0;
+  std::int64_t max_of(Rows r) const { return r == Rows::tokens ? max_rows : max_outputs; }
+};
+
+// A tensor resolved to a device address: element (r, c) at data + r * stride + c elements.
+struct View {
+  std::byte* data = nullptr;
+  DType dtype = DType::f32;  // f32, bf16 or u8
+  Rows rows = Rows::tokens;
+  std::int64_t stride = 0;
+  std::int32_t cols = 0;
+};
+
+}  // namespace nibble::cuda

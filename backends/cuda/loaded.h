@@ -1,0 +1,94 @@
+// loaded.h: the arenas of one model on one card and its programs, bound to them.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/backend.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/memory.h"
+#include "backends/cuda/ops/sample.h"
+#include "backends/cuda/state_view.h"
+#include "backends/cuda/step_block.h"
+#include "backends/cuda/weight_image.h"
+#include "core/schedule/batch_check.h"
+#include "core/state/slot_cursors.h"
+
+namespace nibble::cuda {
+
+struct ConstantView {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  const float* data = nullptr;
+};
+
+// An op with its tensors resolved to addresses.
+struct BoundOp {
+  const Op* op = nullptr;
+  std::function<void(const Launch&)> enqueue;
+  View output;  // what an observer is shown; no data: tokens or log-probabilities
+  const Section* section = nullptr;  // null: all rows
+  std::uint64_t kernels = 0;         // launches of the step up to and with this op
+};
+
+struct GraphDeleter {
+  void operator()(cudaGraphExec_t g) const { cudaGraphExecDestroy(g); }
+};
+using GraphExec = std::unique_ptr<CUgraphExec_st, GraphDeleter>;
+
+struct BoundProgram {
+  ProgramLimits limits;
+  Launch launch;
+  std::vector<BoundOp> ops;
+  GraphExec graph;
+  std::uint64_t kernels = 0;  // launches of one run
+};
+
+// Offsets in the scratch arena behind the programs' own buffers.
+struct Workspace {
+  std::byte* sample = nullptr;
+  std::int32_t* tokens = nullptr;    // [outputs]
+  LogprobParts* logprobs = nullptr;  // [outputs]
+  std::byte* transfer = nullptr;     // one layer's state or one slot's counts, on its way
+  std::uint64_t transfer_bytes = 0;
+};
+
+struct Loaded {
+  StateSizes sizes;
+  StateLayout layout;
+  DType operand = DType::bf16;
+  std::vector<Program> programs;  // bound ops point into it
+  Block weight_block, state_block, scratch_block, pinned_block;
+  std::vector<WeightImage> weights;
+  std::vector<ConstantView> constants;
+  std::vector<DeltaLayerView> delta;
+  std::vector<KvLayerView> kv;
+  TokenCountsView counts;
+  SlotCursors cursors;
+  BatchChecker checker;
+  StepBlock step;
+  std::byte* answer = nullptr;  // pinned: tokens or LogprobParts of the step
+  Workspace workspace;
+  std::vector<BoundProgram> bound;
+};
+
+// Resolves every tensor once. Throws Error(internal) for a program that does not fit its buffers,
+// weights, constants or state.
+BoundProgram bind(Loaded& loaded, const Program& program, cudaStream_t stream, int multiprocessors);
+// Which kernel serves an op: {"linear nvfp4", "mma.m16n8k16"}.
+std::pair<std::string, std::string> implementation(const Loaded& loaded, const Op& op);
+
+// Sizes in bytes of what lies in the state arena.
+std::uint64_t kv_bytes(const StateLayout& layout, const StateSizes& sizes, DType operand);
+std::uint64_t delta_bytes(const StateLayout& layout, const StateSizes& sizes, DType operand);
+std::uint64_t count_bytes(const StateSizes& sizes);
+// Places the state's arrays, in that order.
+void place_state(Loaded& loaded, Carver& carver);
+
+}  // namespace nibble::cuda

@@ -1,0 +1,26 @@
+// linear.h: launches of Linear and Embed. Contracts: core/ops/ops.h, core/numerics/matrix_order.h.
+#pragma once
+
+#include "backends/cuda/launch.h"
+#include "backends/cuda/weight_image.h"
+
+namespace nibble::cuda {
+
+struct LinearArgs {
+  View x;         // [T, K] bf16, or codes (u8) of `format`
+  View x_scales;  // data null where the format has none
+  ActivationFormat format;
+  WeightImage weight;
+  View y;  // [T, N] f32 or bf16
+};
+void linear(const Launch& to, const LinearArgs& args);
+// Which kernel serves: "mma.m16n8k16", "emulated mma.m16n8k16"; for StepStats.
+const char* linear_kernel(const LinearArgs& args);
+
+struct EmbedArgs {
+  WeightImage table;
+  View y;  // [T, H]
+};
+void embed(const Launch& to, const EmbedArgs& args);
+
+}  // namespace nibble::cuda

@@ -1,0 +1,176 @@
+// linear_parts.cuh: what the kernels of Linear share: a warp's weight unit in registers, rows of x as
+// bf16 whatever their format, how a segment enters the total and how a total leaves.
+#pragma once
+
+#include "backends/cuda/device/mma.cuh"
+#include "backends/cuda/device/rows.cuh"
+#include "backends/cuda/device/weight_decode.cuh"
+#include "backends/cuda/ops/linear.h"
+
+namespace nibble::cuda {
+
+using ActivationKind = ActivationFormat::Kind;
+
+struct LinearParams {
+  const StepView* step;
+  WeightImage weight;
+  const std::byte* x;
+  std::int64_t x_stride;  // elements
+  const std::byte* x_scales;
+  std::int64_t scale_stride;
+  ActivationKind kind;
+  bool aligned;  // eight columns of x may be read at once
+  float static_scale;
+  Rows rows;
+  std::byte* y;
+  std::int64_t y_stride;
+  bool y_bf16;
+  int k_tiles, segment_tiles, segments;
+};
+
+void launch_few(const Launch& to, const LinearParams& p);
+void launch_tile(const Launch& to, const LinearParams& p);
+
+// 16 rows x 64 columns of a weight, a lane's share.
+template <WeightFormat F>
+struct Unit {  // bf16 values
+  uint4 step[4];
+  __device__ __forceinline__ void load(const WeightImage& w, std::int64_t unit, int lane) {
+    const auto* at = reinterpret_cast<const uint4*>(w.codes + unit * unit_bytes(F)) + lane;
+#pragma unroll
+    for (int s = 0; s < 4; ++s) step[s] = __ldg(at + 32 * s);
+  }
+  __device__ __forceinline__ void fragment(int s, std::uint32_t (&a)[4]) const {
+    a[0] = step[s].x;
+    a[1] = step[s].y;
+    a[2] = step[s].z;
+    a[3] = step[s].w;
+  }
+};
+
+template <>
+struct Unit<WeightFormat::fp8_e4m3> {
+  uint4 steps[2];
+  __device__ __forceinline__ void load(const WeightImage& w, std::int64_t unit, int lane) {
+    const auto* at =
+        reinterpret_cast<const uint4*>(w.codes + unit * unit_bytes(WeightFormat::fp8_e4m3)) + lane;
+    steps[0] = __ldg(at);
+    steps[1] = __ldg(at + 32);
+  }
+  __device__ __forceinline__ void fragment(int s, std::uint32_t (&a)[4]) const {
+    const uint4& v = steps[s / 2];
+    if (s % 2 == 0) {
+      fp8_fragment(v.x, v.y, a);
+    } else {
+      fp8_fragment(v.z, v.w, a);
+    }
+  }
+};
+
+template <>
+struct Unit<WeightFormat::nvfp4> {
+  uint4 codes;
+  uint2 scales;
+  // Units of four row groups are adjacent, their scales are not.
+  __device__ __forceinline__ void load(const WeightImage& w, std::int64_t unit, int lane) {
+    codes = __ldg(
+        reinterpret_cast<const uint4*>(w.codes + unit * unit_bytes(WeightFormat::nvfp4)) + lane);
+    const std::int64_t k_tiles = w.padded_cols / kTileCols, tile = unit / 4;
+    const std::int64_t group = tile / k_tiles * 4 + unit % 4;
+    scales = __ldg(reinterpret_cast<const uint2*>(
+                       w.scales + (group * k_tiles + tile % k_tiles) * kUnitScaleBytes) +
+                   lane / 4);
+  }
+  __device__ __forceinline__ void fragment(int s, std::uint32_t (&a)[4]) const {
+    const std::uint32_t word = s == 0 ? codes.x : s == 1 ? codes.y : s == 2 ? codes.z : codes.w;
+    const std::uint32_t two = s < 2 ? scales.x : scales.y;
+    nvfp4_fragment(word, two >> (16 * (s % 2)) & 0xFFFFu, a);
+  }
+};
+
+// Eight columns from k (a multiple of 8) of one row of x, as pairs; zero beyond the weight's columns.
+__device__ __forceinline__ uint4 operands8(const LinearParams& p, std::int64_t row, std::int64_t k) {
+  std::uint32_t pair[4] = {0, 0, 0, 0};
+  const std::int64_t cols = p.weight.cols;
+  if (p.kind == ActivationKind::nvfp4_static) {
+    if (k < cols) {  // whole blocks of 16 only
+      const std::byte* codes = p.x + row * p.x_stride + k / 2;
+      const std::uint32_t scale = e4m3_twice(
+          static_cast<std::uint32_t>(p.x_scales[row * p.scale_stride + k / 16]));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const auto two = static_cast<std::uint32_t>(codes[i]);
+        pair[i] = e2m1_pair<0>((two & 15u) | (two >> 4) << 16, scale);
+      }
+    }
+  } else if (p.kind == ActivationKind::none) {
+    const auto* x = reinterpret_cast<const std::uint16_t*>(p.x) + row * p.x_stride + k;
+    if (p.aligned && k + 8 <= cols) return *reinterpret_cast<const uint4*>(x);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (k + i < cols) pair[i / 2] |= static_cast<std::uint32_t>(x[i]) << (16 * (i % 2));
+    }
+  } else {
+    const std::byte* x = p.x + row * p.x_stride + k;
+    std::uint32_t four[2] = {0, 0};
+    if (p.aligned && k + 8 <= cols) {
+      const uint2 v = *reinterpret_cast<const uint2*>(x);
+      four[0] = v.x;
+      four[1] = v.y;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        if (k + i < cols) four[i / 4] |= static_cast<std::uint32_t>(x[i]) << (8 * (i % 4));
+      }
+    }
+    pair[0] = e4m3_adjacent(four[0]);
+    pair[1] = e4m3_adjacent(four[0] >> 16);
+    pair[2] = e4m3_adjacent(four[1]);
+    pair[3] = e4m3_adjacent(four[1] >> 16);
+  }
+  return make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
+// total after segment `segment` of output (token, n); as the CPU's add_segment. n: any row of the tile.
+__device__ __forceinline__ float add_segment(const LinearParams& p, std::int64_t token, bool there,
+                                             std::int64_t n, int segment, float sum, float total) {
+  if (p.kind == ActivationKind::fp8_token_group128) {
+    const auto* scales = reinterpret_cast<const float*>(p.x_scales);
+    sum = num::mul(sum, there ? scales[token * p.scale_stride + segment] : 0.0f);
+  }
+  if (p.weight.block == nullptr) return num::add(total, sum);
+  const std::int64_t across = (p.weight.cols + 127) / 128;
+  return num::fma(sum, p.weight.block[n / 128 * across + segment], total);
+}
+
+__device__ __forceinline__ void finish(const LinearParams& p, std::int64_t token, std::int64_t n,
+                                       float total) {
+  const float scale = p.kind == ActivationKind::fp8_token
+                          ? reinterpret_cast<const float*>(p.x_scales)[token * p.scale_stride]
+                          : p.static_scale;
+  const float y = num::mul(num::mul(total, p.weight.alpha[n]), scale);
+  const std::int64_t at = token * p.y_stride + n;
+  if (p.y_bf16) {
+    put(reinterpret_cast<Bf16*>(p.y) + at, y);
+  } else {
+    put(reinterpret_cast<float*>(p.y) + at, y);
+  }
+}
+
+// Results of a lane: i = 0, 1: row g, columns 2p, 2p + 1; i = 2, 3: row g + 8.
+__device__ __forceinline__ int result_row(int lane, int i) { return lane / 4 + i / 2 * 8; }
+__device__ __forceinline__ int result_col(int lane, int i) { return lane % 4 * 2 + i % 2; }
+
+// Calls f(constant) with the format whose Unit reads the image.
+template <class F>
+void with_unit(WeightFormat format, F f) {
+  if (format == WeightFormat::nvfp4) {
+    f(std::integral_constant<WeightFormat, WeightFormat::nvfp4>());
+  } else if (format == WeightFormat::fp8_e4m3) {
+    f(std::integral_constant<WeightFormat, WeightFormat::fp8_e4m3>());
+  } else {
+    f(std::integral_constant<WeightFormat, WeightFormat::bf16>());
+  }
+}
+
+}  // namespace nibble::cuda

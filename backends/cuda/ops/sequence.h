@@ -1,0 +1,67 @@
+// sequence.h: launches of the ops that touch a sequence's state. Contracts: core/ops/ops.h. Each enqueues
+// work for the ranges of one section (rope: of all); an empty section costs blocks that return at once.
+#pragma once
+
+#include "backends/cuda/launch.h"
+#include "backends/cuda/state_view.h"
+
+namespace nibble::cuda {
+
+struct DeltaConvArgs {
+  View x;             // [T, C]
+  const float* taps;  // [C, kernel], as in the checkpoint
+  DeltaLayerView state;
+  Section section;
+  View y;
+};
+// Also keeps the raw rows in the state's ring. (x and y are different buffers.)
+void delta_conv(const Launch& to, const DeltaConvArgs& args);
+
+struct DeltaGatesArgs {
+  View a, b;
+  const float *neg_exp_a, *dt_bias;
+  View g, beta;
+};
+void delta_gates(const Launch& to, const DeltaGatesArgs& args);
+
+struct DeltaRuleArgs {
+  View qkv, g, beta;
+  DeltaLayerView state;
+  Section section;
+  View y;
+};
+void delta_rule(const Launch& to, const DeltaRuleArgs& args);
+
+struct QkNormRopeArgs {
+  View q, k, v;
+  std::int64_t q_head_stride;
+  const float *q_norm, *k_norm;  // or null
+  float eps;
+  const float* rope;  // [positions, rotary_dim]
+  std::int32_t rotary_dim;
+  KvLayerView state;
+  View q_out;
+};
+void qk_norm_rope(const Launch& to, const QkNormRopeArgs& args);
+
+struct AttentionArgs {
+  View q;
+  float scale;
+  KvLayerView state;
+  Section section;
+  View y;
+};
+void attention(const Launch& to, const AttentionArgs& args);
+
+// State at rest. `to` is float32: S [value_heads, key_dim, value_dim] with the slot's first `keep` records of
+// half `half` folded in, then conv rows [kernel - 1, channels], oldest first, zeros before position 0;
+// `position` is the next one after `keep`. delta_floats() of them.
+std::int64_t delta_floats(const DeltaShape& shape);
+void delta_save(cudaStream_t stream, const DeltaLayerView& state, std::int32_t slot, std::int32_t half,
+                std::int32_t keep, std::int64_t position, float* to);
+void delta_load(cudaStream_t stream, const DeltaLayerView& state, std::int32_t slot, std::int64_t position,
+                const float* from);
+// A new sequence: S to zero.
+void delta_reset(cudaStream_t stream, const DeltaLayerView& state, std::int32_t slot);
+
+}  // namespace nibble::cuda

@@ -1,0 +1,43 @@
+// step_block.h: the few kilobytes that a step sends to the device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backends/cuda/step_view.h"
+#include "core/schedule/batch.h"
+#include "core/state/slot_cursors.h"
+#include "core/state/state_layout.h"
+
+namespace nibble::cuda {
+
+struct StepLimits {
+  std::int64_t rows = 0, outputs = 0;  // of the largest program class
+  StateSizes sizes;
+};
+
+// Writes StepView and its arrays for a batch that the checker has accepted; pointers inside are
+// those of `device`. Lengths are the batch's own, so a decode step of a few sequences is a few
+// hundred bytes.
+class StepBlock {
+ public:
+  static std::uint64_t bytes(const StepLimits& limits);
+
+  StepBlock() = default;
+  // Both of bytes(limits); `host` is pinned.
+  StepBlock(std::byte* host, std::byte* device, std::uint64_t bytes)
+      : host_(host), device_(device), bytes_(bytes) {}
+
+  std::byte* host() const { return host_; }
+  std::byte* device() const { return device_; }
+  const StepView* view() const { return reinterpret_cast<const StepView*>(device_); }
+  // Returns how many bytes of the host block have to be copied. Throws Error(internal) when the
+  // batch needs more than was planned.
+  std::uint64_t write(const Batch& batch, const SlotCursors& cursors);
+
+ private:
+  std::byte *host_ = nullptr, *device_ = nullptr;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace nibble::cuda

@@ -1,0 +1,341 @@
+// weight_image.cu: checkpoint bytes to a weight image, on the device.
+//   arena  codes | nvfp4 block scales | alpha [padded rows] | block128 scales, each at a multiple of 256
+//   codes, scales: the order of device/weight_decode.cuh; rows and columns padded to 64 with zeros
+//   f16 and f32 values are rounded to bf16 here, once
+//   pieces: whole groups of 64 rows, copied through one half of the staging memory while the other half's
+//   copy and kernel may still run
+// Scales are not re-encoded and no power of two moves into alpha: a file may hold negative scales and
+// NaN, and a shifted accumulator would truncate differently near its smallest and largest values.
+#include "backends/cuda/weight_image.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/device/weight_decode.cuh"
+#include "nibble/error.h"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr std::uint64_t kAlign = 256;
+constexpr std::int64_t kMaxDim = std::int64_t{1} << 31, kScaleBlock = 128;
+
+std::uint64_t aligned(std::uint64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+[[noreturn]] void refuse(ErrorCode code, const Weight& w, const std::string& what) {
+  throw Error(code, "[pack] " + w.name + ": " + what);
+}
+void cuda_ok(cudaError_t e, const Weight& w, const char* what) {
+  if (e != cudaSuccess) {
+    refuse(ErrorCode::internal, w, std::string(what) + ": " + cudaGetErrorString(e));
+  }
+}
+
+// Of one row in the file.
+std::int64_t row_bytes(const Weight& w) {
+  switch (w.format) {
+    case WeightFormat::f32:
+      return w.cols * 4;
+    case WeightFormat::f16:
+    case WeightFormat::bf16:
+      return w.cols * 2;
+    case WeightFormat::fp8_e4m3:
+      return w.cols;
+    case WeightFormat::nvfp4:
+      return w.cols / 2;
+  }
+  return 0;
+}
+
+struct Sizes {
+  std::int64_t padded_rows = 0, padded_cols = 0;
+  std::uint64_t scales_at = 0, alpha_at = 0, block_at = 0, total = 0;
+};
+
+Sizes sizes_of(const Weight& w) {
+  if (w.rows <= 0 || w.cols <= 0 || w.rows > kMaxDim || w.cols > kMaxDim) {
+    refuse(ErrorCode::bad_file, w,
+           "expected a matrix of 1 to 2^31 rows and columns, found [" + std::to_string(w.rows) +
+               ", " + std::to_string(w.cols) + "]");
+  }
+  const bool nvfp4 = w.format == WeightFormat::nvfp4;
+  if (nvfp4 && w.cols % 16 != 0) {
+    refuse(ErrorCode::unsupported, w,
+           "expected a multiple of 16 columns for nvfp4, found " + std::to_string(w.cols));
+  }
+  if (nvfp4 && w.scale_layout == ScaleLayout::block128) {
+    refuse(ErrorCode::unsupported, w,
+           "expected a tensor or row scale for nvfp4, found 128x128 blocks");
+  }
+  const std::int64_t blocks = ceil_div(w.rows, kScaleBlock) * ceil_div(w.cols, kScaleBlock);
+  const std::int64_t scales = w.scale_layout == ScaleLayout::none     ? 0
+                              : w.scale_layout == ScaleLayout::tensor ? 1
+                              : w.scale_layout == ScaleLayout::row    ? w.rows
+                                                                      : blocks;
+  if (w.scales.size() != static_cast<std::uint64_t>(scales)) {
+    refuse(ErrorCode::bad_file, w,
+           "expected " + std::to_string(scales) + " scales, found " +
+               std::to_string(w.scales.size()));
+  }
+  Sizes s;
+  s.padded_rows = ceil_div(w.rows, kTileRows) * kTileRows;
+  s.padded_cols = ceil_div(w.cols, kTileCols) * kTileCols;
+  const auto units = checked_mul(static_cast<std::uint64_t>(s.padded_rows / kUnitRows),
+                                 static_cast<std::uint64_t>(s.padded_cols / kTileCols));
+  const auto codes = checked_mul(*units, static_cast<std::uint64_t>(unit_bytes(w.format)));
+  if (!codes || *codes >> 60 != 0) {
+    refuse(ErrorCode::bad_file, w, "its packed size exceeds 2^60 bytes");
+  }
+  s.scales_at = aligned(*codes);
+  s.alpha_at = s.scales_at + (nvfp4 ? aligned(*units * kUnitScaleBytes) : 0);
+  s.block_at = s.alpha_at + aligned(static_cast<std::uint64_t>(s.padded_rows) * sizeof(float));
+  s.total = s.block_at;
+  if (w.scale_layout == ScaleLayout::block128) {
+    s.total += aligned(static_cast<std::uint64_t>(blocks) * sizeof(float));
+  }
+  return s;
+}
+
+void expect_bytes(const Weight& w, const char* what, std::uint64_t expected, std::uint64_t found) {
+  if (expected != found) {
+    refuse(ErrorCode::bad_file, w,
+           "expected " + std::to_string(expected) + " bytes of " + what + ", found " +
+               std::to_string(found));
+  }
+}
+
+// A piece of the file on the device: `rows` rows from row `first`, the rest of its last tile is padding.
+struct Piece {
+  const std::byte* data;
+  std::int64_t first, rows, cols, k_tiles;
+};
+
+template <WeightFormat F>
+__device__ std::uint16_t bf16_of(const std::byte* row, std::int64_t k) {
+  if constexpr (F == WeightFormat::f32) {
+    return num::float_to_bf16(reinterpret_cast<const float*>(row)[k]);
+  } else if constexpr (F == WeightFormat::f16) {
+    return num::float_to_bf16(num::f16_to_float(reinterpret_cast<const std::uint16_t*>(row)[k]));
+  } else {
+    return reinterpret_cast<const std::uint16_t*>(row)[k];
+  }
+}
+
+// The word of a step's fragment register pair: what lies in the unit at 32-bit word `at`.
+template <WeightFormat F>
+__device__ std::uint32_t packed_word(const Piece& p, std::int64_t row0, std::int64_t k0, int at) {
+  constexpr int kSize = F == WeightFormat::f32 ? 4 : F == WeightFormat::fp8_e4m3 ? 1 : 2;
+  const std::int64_t stride = F == WeightFormat::nvfp4 ? p.cols / 2 : p.cols * kSize;
+  std::uint32_t word = 0;
+  if constexpr (F == WeightFormat::nvfp4) {
+    const int lane = at / 4, g = lane / 4, q = lane % 4;
+    for (int reg = 0; reg < 4; ++reg) {
+      const std::int64_t r = row0 + g + reg % 2 * 8, k = k0 + at % 4 * 16 + 2 * q + reg / 2 * 8;
+      if (r >= p.rows || k >= p.cols) continue;
+      const auto two = static_cast<std::uint32_t>(p.data[r * stride + k / 2]);
+      word |= (two & 15u) << (4 * reg) | (two >> 4) << (16 + 4 * reg);
+    }
+  } else if constexpr (F == WeightFormat::fp8_e4m3) {
+    const int lane = at % 128 / 4, g = lane / 4, q = lane % 4;
+    const int step = at / 128 * 2 + at % 4 / 2;
+    for (int i = 0; i < 4; ++i) {  // registers 0, 1 or 2, 3
+      const std::int64_t r = row0 + g + i / 2 * 8;
+      const std::int64_t k = k0 + step * 16 + 2 * q + at % 2 * 8 + i % 2;
+      if (r >= p.rows || k >= p.cols) continue;
+      word |= static_cast<std::uint32_t>(p.data[r * stride + k]) << (8 * i);
+    }
+  } else {
+    const int lane = at % 128 / 4, g = lane / 4, q = lane % 4, reg = at % 4;
+    const std::int64_t r = row0 + g + reg % 2 * 8;
+    for (int half = 0; half < 2; ++half) {
+      const std::int64_t k = k0 + at / 128 * 16 + 2 * q + reg / 2 * 8 + half;
+      if (r >= p.rows || k >= p.cols) continue;
+      word |= static_cast<std::uint32_t>(bf16_of<F>(p.data + r * stride, k)) << (16 * half);
+    }
+  }
+  return word;
+}
+
+// Block = one tile of 64 rows and 64 columns (4 units); grid: column tiles x row tiles of the piece.
+template <WeightFormat F>
+__global__ __launch_bounds__(128) void pack_codes(Piece p, std::byte* out) {
+  constexpr int kWords = unit_bytes(F) / 4;
+  const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.y) * kTileRows;
+  const std::int64_t k0 = static_cast<std::int64_t>(blockIdx.x) * kTileCols;
+  auto* words = reinterpret_cast<std::uint32_t*>(
+      out + unit_index(p.first + row0, k0, p.k_tiles) * unit_bytes(F));
+  for (int i = static_cast<int>(threadIdx.x); i < 4 * kWords; i += 128) {
+    words[i] = packed_word<F>(p, row0 + i / kWords * kUnitRows, k0, i % kWords);
+  }
+}
+
+// The same for block scales; 256 bytes a tile.
+__global__ __launch_bounds__(256) void pack_scales(Piece p, std::byte* out) {
+  const std::int64_t stride = p.cols / 16;
+  const int i = static_cast<int>(threadIdx.x), unit = i / kUnitScaleBytes, at = i % kUnitScaleBytes;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * kTileRows + unit * kUnitRows +
+                           at / 8 + at % 2 * 8;
+  const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) * 4 + at % 8 / 2;
+  const bool there = row < p.rows && block < stride;
+  out[scale_at(p.first + row, block * 16, p.k_tiles)] =
+      there ? p.data[row * stride + block] : std::byte{0};
+}
+
+// Slots of the staging memory, filled in turn.
+class Pipe {
+ public:
+  Pipe(const Weight& w, const Staging& s, std::int64_t largest_group)
+      : weight_(w), staging_(s), group_(static_cast<std::size_t>(largest_group)) {
+    if (group_ > s.bytes) {
+      refuse(ErrorCode::unsupported, w,
+             "64 of its rows are " + std::to_string(group_) + " bytes, staging memory has " +
+                 std::to_string(s.bytes));
+    }
+    const std::size_t half = s.bytes / 2 / kAlign * kAlign;
+    slots_ = group_ <= half ? 2 : 1;
+    slot_bytes_ = slots_ == 2 ? half : s.bytes;
+    for (int i = 0; i < slots_; ++i) {
+      cuda_ok(cudaEventCreateWithFlags(&done_[i], cudaEventDisableTiming), w, "event");
+    }
+  }
+  ~Pipe() {
+    cudaStreamSynchronize(staging_.stream);  // copies still read the host memory
+    for (int i = 0; i < slots_; ++i) cudaEventDestroy(done_[i]);
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+
+  // Calls launch(piece bytes on the device, first row, rows) for groups of rows of the matrix at `from`.
+  template <class F>
+  void rows(Bytes from, std::int64_t bytes_a_row, F launch) {
+    const std::int64_t most = kMaxTiles * kTileRows;
+    const std::int64_t step =
+        std::clamp<std::int64_t>(static_cast<std::int64_t>(slot_bytes_) / bytes_a_row / kTileRows *
+                                     kTileRows, kTileRows, most);
+    for (std::int64_t first = 0; first < weight_.rows; first += step) {
+      const std::int64_t count = std::min(step, weight_.rows - first);
+      const std::byte* data = copy(from.data() + first * bytes_a_row,
+                                   static_cast<std::size_t>(count * bytes_a_row), nullptr);
+      launch(data, first, count);
+      finish();
+    }
+  }
+  void floats(const std::vector<float>& from, std::byte* to) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(from.data());
+    const std::size_t total = from.size() * sizeof(float);
+    for (std::size_t at = 0; at < total; at += slot_bytes_) {
+      copy(bytes + at, std::min(slot_bytes_, total - at), to + at);
+      finish();
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kMaxTiles = 32768;  // below the limit of gridDim.y
+
+  // To `to`, or to the slot's device memory.
+  const std::byte* copy(const std::byte* from, std::size_t bytes, std::byte* to) {
+    cuda_ok(cudaEventSynchronize(done_[at_]), weight_, "upload");
+    const std::size_t offset = static_cast<std::size_t>(at_) * slot_bytes_;
+    std::memcpy(staging_.host + offset, from, bytes);
+    if (to == nullptr) to = staging_.device + offset;
+    cuda_ok(cudaMemcpyAsync(to, staging_.host + offset, bytes, cudaMemcpyHostToDevice,
+                            staging_.stream), weight_, "upload");
+    return to;
+  }
+  void finish() {
+    cuda_ok(cudaGetLastError(), weight_, "packing");
+    cuda_ok(cudaEventRecord(done_[at_], staging_.stream), weight_, "upload");
+    at_ = (at_ + 1) % slots_;
+  }
+
+  const Weight& weight_;
+  const Staging& staging_;
+  std::size_t group_, slot_bytes_ = 0;
+  int slots_ = 0, at_ = 0;
+  cudaEvent_t done_[2] = {nullptr, nullptr};
+};
+
+void launch_pack(WeightFormat f, const Piece& p, std::byte* out, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(p.k_tiles),
+                  static_cast<unsigned>(ceil_div(p.rows, kTileRows)));
+  switch (f) {
+    case WeightFormat::f32:
+      return pack_codes<WeightFormat::f32><<<grid, 128, 0, stream>>>(p, out);
+    case WeightFormat::f16:
+      return pack_codes<WeightFormat::f16><<<grid, 128, 0, stream>>>(p, out);
+    case WeightFormat::bf16:
+      return pack_codes<WeightFormat::bf16><<<grid, 128, 0, stream>>>(p, out);
+    case WeightFormat::fp8_e4m3:
+      return pack_codes<WeightFormat::fp8_e4m3><<<grid, 128, 0, stream>>>(p, out);
+    case WeightFormat::nvfp4:
+      return pack_codes<WeightFormat::nvfp4><<<grid, 128, 0, stream>>>(p, out);
+  }
+}
+
+std::vector<float> alpha_of(const Weight& w, std::int64_t padded_rows) {
+  std::vector<float> alpha(static_cast<std::size_t>(padded_rows), 0.0f);
+  for (std::size_t n = 0; n < static_cast<std::size_t>(w.rows); ++n) {
+    alpha[n] = w.scale_layout == ScaleLayout::row      ? w.scales[n]
+               : w.scale_layout == ScaleLayout::tensor ? w.scales[0]
+                                                       : 1.0f;
+  }
+  return alpha;
+}
+
+}  // namespace
+
+std::uint64_t image_bytes(const Weight& weight) { return sizes_of(weight).total; }
+
+WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& staging) {
+  const Sizes s = sizes_of(weight);
+  if (reinterpret_cast<std::uintptr_t>(arena) % kAlign != 0) {
+    refuse(ErrorCode::internal, weight, "expected an arena aligned to 256 bytes");
+  }
+  const bool nvfp4 = weight.format == WeightFormat::nvfp4;
+  const auto rows = static_cast<std::uint64_t>(weight.rows);
+  const std::int64_t code_row = row_bytes(weight), scale_row = weight.cols / 16;
+  expect_bytes(weight, "codes", rows * static_cast<std::uint64_t>(code_row), weight.codes.size());
+  if (nvfp4) {
+    expect_bytes(weight, "block scales", rows * static_cast<std::uint64_t>(scale_row),
+                 weight.block_scales.size());
+  }
+
+  WeightImage image;
+  image.format = weight.format;
+  image.rows = weight.rows;
+  image.cols = weight.cols;
+  image.padded_rows = s.padded_rows;
+  image.padded_cols = s.padded_cols;
+  image.codes = arena;
+  image.alpha = reinterpret_cast<const float*>(arena + s.alpha_at);
+  if (nvfp4) image.scales = arena + s.scales_at;
+  const bool blocks = weight.scale_layout == ScaleLayout::block128;
+  if (blocks) image.block = reinterpret_cast<const float*>(arena + s.block_at);
+  image.segments = num::linear_segments(weight.rows, weight.cols, blocks);
+
+  const std::int64_t k_tiles = s.padded_cols / kTileCols;
+  const std::int64_t group = std::min<std::int64_t>(kTileRows, weight.rows) * code_row;
+  Pipe pipe(weight, staging, group);
+  pipe.rows(weight.codes, code_row,
+            [&](const std::byte* data, std::int64_t first, std::int64_t count) {
+              launch_pack(weight.format, {data, first, count, weight.cols, k_tiles}, arena,
+                          staging.stream);
+            });
+  if (nvfp4) {
+    pipe.rows(weight.block_scales, scale_row,
+              [&](const std::byte* data, std::int64_t first, std::int64_t count) {
+                const dim3 grid(static_cast<unsigned>(k_tiles),
+                                static_cast<unsigned>(ceil_div(count, kTileRows)));
+                pack_scales<<<grid, 256, 0, staging.stream>>>(
+                    Piece{data, first, count, weight.cols, k_tiles}, arena + s.scales_at);
+              });
+  }
+  pipe.floats(alpha_of(weight, s.padded_rows), arena + s.alpha_at);
+  if (blocks) pipe.floats(weight.scales, arena + s.block_at);
+  return image;
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,40 @@
+// weight_image.h: a weight as the CUDA backend owns it: packed once, on the device, at load.
+// Linear, Embed and a tied head read the same image.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/checkpoint/weight.h"
+#include "core/numerics/matrix_order.h"
+
+namespace nibble::cuda {
+
+// Device addresses inside the weight arena. Layout of codes and scales: weight_image.cu.
+struct WeightImage {
+  WeightFormat format = WeightFormat::bf16;
+  std::int64_t rows = 0, cols = 0;                // N, K
+  std::int64_t padded_rows = 0, padded_cols = 0;  // what lies there; padding is zero
+  const std::byte* codes = nullptr;
+  const std::byte* scales = nullptr;  // nvfp4 block scales
+  const float* block = nullptr;       // block128 scales [ceil(N / 128), ceil(K / 128)] or null
+  const float* alpha = nullptr;       // [padded_rows]: tensor or row scale, 1 for none and block128
+  num::Segments segments{1, 64};      // of a sum over K with unquantised or per-row activations
+};
+
+// Bytes of the image in the arena, a multiple of 256.
+std::uint64_t image_bytes(const Weight& weight);
+
+// Uploads through `staging` (pinned host memory, `staging_bytes` of it, and as much device memory
+// at `device_staging`), piece by piece, and packs on the device into `arena` (256-byte aligned,
+// image_bytes() of it). Returns when the pieces are enqueued and the host memory may be reused.
+struct Staging {
+  std::byte *host = nullptr, *device = nullptr;
+  std::size_t bytes = 0;
+  cudaStream_t stream = nullptr;
+};
+WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& staging);
+
+}  // namespace nibble::cuda

@@ -1,0 +1,89 @@
+#include <charconv>
+#include <string>
+
+#include "core/api/registries.h"
+#include "nibble/error.h"
+#include "nibble/options.h"
+
+namespace nibble {
+namespace {
+
+constexpr const char* kForm =
+    "expected a backend and, after a colon, a card's number or mirror=, threads=, kernels= or "
+    "graphs= pairs (\"cuda:1\", \"cpu:mirror=sm90\")";
+
+[[noreturn]] void refuse(std::string_view text, const std::string& found) {
+  throw Error(ErrorCode::invalid_argument,
+              "[device] " + std::string(kForm) + ", found " + found + " in \"" + std::string(text) + "\"");
+}
+
+bool whole(std::string_view text, int& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && value >= 0;
+}
+
+}  // namespace
+
+Device Device::cpu(int threads) {
+  Device d;
+  d.threads = threads;
+  return d;
+}
+
+Device Device::best() {
+  Device d;
+  for (const BackendEntry& e : registries().backends) {
+    if (e.refusal().empty()) {
+      d.backend = e.name;
+      break;
+    }
+  }
+  return d;
+}
+
+Device Device::parse(std::string_view text) {
+  Device d;
+  const std::size_t colon = text.find(':');
+  d.backend = text.substr(0, colon);
+  if (d.backend.empty()) refuse(text, "no name");
+  if (colon == std::string_view::npos) return d;
+  std::string_view rest = text.substr(colon + 1);
+  for (bool more = true; more;) {
+    const std::size_t comma = rest.find(',');
+    more = comma != std::string_view::npos;
+    const std::string_view item = rest.substr(0, comma);
+    rest = more ? rest.substr(comma + 1) : std::string_view();
+    const std::size_t equals = item.find('=');
+    const std::string_view key = item.substr(0, equals);
+    const std::string_view value =
+        equals == std::string_view::npos ? std::string_view() : item.substr(equals + 1);
+    const auto found = [&] { return item.empty() ? "nothing" : "\"" + std::string(item) + "\""; };
+    if (equals == std::string_view::npos) {
+      if (!whole(item, d.index)) refuse(text, found());
+    } else if (value.empty()) {
+      refuse(text, found());
+    } else if (key == "mirror") {
+      d.mirror = value;
+    } else if (key == "kernels") {
+      d.kernels = value;
+    } else if (key == "graphs" && (value == "on" || value == "off")) {
+      d.graphs = value == "on";
+    } else if (key != "threads" || !whole(value, d.threads)) {
+      refuse(text, found());
+    }
+  }
+  return d;
+}
+
+std::string Device::text() const {
+  std::string items;
+  const auto add = [&](const std::string& item) { items += (items.empty() ? ":" : ",") + item; };
+  if (index != 0) add(std::to_string(index));
+  if (!mirror.empty()) add("mirror=" + mirror);
+  if (threads != 0) add("threads=" + std::to_string(threads));
+  if (!graphs) add("graphs=off");
+  if (!kernels.empty()) add("kernels=" + kernels);
+  return backend + items;
+}
+
+}  // namespace nibble

@@ -1,0 +1,177 @@
+#include "core/api/probe.h"
+
+#include <algorithm>
+
+#include "nibble/error.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::size_t kDecode = 0, kMixed = 1;  // order of the programs
+
+std::optional<Section> section_of(const OpArgs& args) {
+  return std::visit(
+      [](const auto& a) -> std::optional<Section> {
+        if constexpr (requires { a.section; }) return a.section;
+        return std::nullopt;
+      },
+      args);
+}
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw Error(ErrorCode::invalid_argument, "[parity] " + what);
+}
+
+void check(const ParityOptions& how) {
+  if (how.prompt.empty()) refuse("prompt: expected at least one token, found none");
+  if (how.decode < 0) refuse("decode: expected 0 or more steps, found " + std::to_string(how.decode));
+  if (how.chunk < kPageTokens || how.chunk % kPageTokens != 0 || how.chunk > (1 << 20)) {
+    refuse("chunk: expected a multiple of 64 from 64 to 1048576, found " + std::to_string(how.chunk));
+  }
+}
+
+}  // namespace
+
+Draft Probe::draft(const std::filesystem::path& model, const Device& on, const ParityOptions& how) {
+  check(how);
+  const auto positions = static_cast<std::int64_t>(how.prompt.size()) + how.decode;
+  LoadOptions load;
+  load.activations = how.activations;
+  load.kv_tokens = positions;
+  using Kind = ProgramClass::Kind;
+  Draft d = draft_folder(model, on, load, {{Kind::decode, 1, 1}, {Kind::mixed, how.chunk, how.chunk}});
+  if (positions > d.engine.capacity) {
+    throw Error(ErrorCode::context_full, "[parity] a prompt of " + std::to_string(how.prompt.size()) +
+                                             " tokens and " + std::to_string(how.decode) +
+                                             " decode steps need " + std::to_string(positions) +
+                                             " positions, the model has " +
+                                             std::to_string(d.engine.capacity));
+  }
+  for (const std::int32_t t : how.prompt) {
+    if (t < 0 || t >= d.engine.vocab) {
+      refuse("prompt: token id " + std::to_string(t) + " is out of range: the model has ids 0 to " +
+             std::to_string(d.engine.vocab - 1));
+    }
+  }
+  return d;
+}
+
+Probe::Probe(Draft d, const ParityOptions& how, bool keep_weights) {
+  if (keep_weights) {
+    spec_ = d.spec;
+  } else {
+    spec_.state = d.spec.state;
+    spec_.programs = d.spec.programs;
+  }
+  capacity_ = d.engine.capacity;
+  LoadOptions load;
+  load.on_progress = how.on_load;
+  load.on_message = how.on_message;
+  move_weights(d, load);
+  backend_ = std::move(d.backend);
+  backend_->reset_slot(0);
+}
+
+const Program& Probe::program(Section section) const {
+  return spec_.programs[section == Section::decode ? kDecode : kMixed];
+}
+
+const StepOutput& Probe::run(Section section, std::span<const std::int32_t> tokens, const Observer& observer,
+                             const std::function<void(const Program&, const Batch&)>& before) {
+  const auto rows = static_cast<std::int32_t>(tokens.size());
+  if (position_ + rows > capacity_) throw Error(ErrorCode::context_full, "[parity] no position is left");
+  batch_.clear();
+  batch_.tokens.assign(tokens.begin(), tokens.end());
+  batch_.ranges.push_back({section, 0, 0, rows, position_, keep_, 0});
+  const std::int64_t pages = pages_for(position_ + rows);
+  for (std::int32_t p = 0; p < pages; ++p) batch_.pages.push_back(p);
+  for (std::int32_t r = 0; r < rows; ++r) {
+    batch_.output_rows.push_back(r);
+    SampleParams greedy;
+    greedy.position = position_ + r + 1;
+    batch_.sampling.push_back(greedy);
+  }
+  if (before) before(program(section), batch_);
+  backend_->run(section == Section::decode ? kDecode : kMixed, batch_, output_, observer);
+  position_ += rows;
+  keep_ = section == Section::prefill ? 0 : rows;
+  return output_;
+}
+
+HostState Probe::state() {
+  std::vector<std::int32_t> pages;
+  for (std::int32_t p = 0; p < pages_for(position_); ++p) pages.push_back(p);
+  return backend_->export_state(0, keep_, pages, position_);
+}
+
+bool walk(const ParityOptions& how, ParityWork& work,
+          const std::function<std::int32_t(const ProbeStep&, bool& more)>& step) {
+  const std::span<const std::int32_t> prompt(how.prompt);
+  const auto chunk = static_cast<std::size_t>(how.chunk);
+  const auto chunks = static_cast<std::int64_t>((prompt.size() + chunk - 1) / chunk);
+  const std::int64_t steps = chunks + how.decode;
+  std::int32_t token = 0;
+  ProbeStep now;
+  const auto go = [&] {
+    if (how.on_step && !how.on_step(now.number, steps)) {
+      throw Error(ErrorCode::cancelled, "[parity] cancelled");
+    }
+    bool more = true;
+    token = step(now, more);
+    ++now.number;
+    return more;
+  };
+  for (std::size_t begin = 0; begin < prompt.size(); begin += chunk) {
+    now.tokens = prompt.subspan(begin, std::min(chunk, prompt.size() - begin));
+    const bool more = go();
+    work.prefill_rows += static_cast<std::int64_t>(now.tokens.size());
+    ++work.prefill_steps;
+    if (!more) return false;
+  }
+  work.tokens.push_back(token);
+  now.section = Section::decode;
+  for (int i = 0; i < how.decode; ++i) {
+    const std::int32_t fed = token;
+    now.tokens = std::span(&fed, 1);
+    const bool more = go();
+    ++work.decode_steps;
+    work.tokens.push_back(token);
+    if (!more) return false;
+  }
+  if (how.on_step) how.on_step(steps, steps);
+  return true;
+}
+
+std::int64_t OpCursor::find(const Op& op) {
+  for (std::size_t i = next_; i < program_.ops.size(); ++i) {
+    if (same_op(program_.ops[i], op)) {
+      next_ = i + 1;
+      return static_cast<std::int64_t>(i);
+    }
+    if (!section_of(program_.ops[i].args)) break;  // an op that every step runs may not be left out
+  }
+  throw Error(ErrorCode::internal,
+              "[parity] " + program_.cls.name() + ": " +
+                  (next_ < program_.ops.size() ? "expected " + describe_op(program_.ops[next_]) : "expected no op") +
+                  ", was shown " + describe_op(op));
+}
+
+bool same_op(const Op& a, const Op& b) {
+  return a.args.index() == b.args.index() && a.name == b.name && section_of(a.args) == section_of(b.args);
+}
+
+bool gives_logits(const Program& program, const Op& op) {
+  const auto* linear = std::get_if<Linear>(&op.args);
+  return linear != nullptr && linear->y.buffer == program.logits.buffer;
+}
+
+std::string describe_op(const Op& op) {
+  const auto section = section_of(op.args);
+  return op.name + " (" + op_kind(op.args) + (section ? std::string(" of ") + section_name(*section) : "") + ")";
+}
+
+ParityDevice describe_device(const Device& on, const DeviceInfo& info) {
+  return {on.text(), info.backend, info.name, info.profile, info.kernels, info.threads};
+}
+
+}  // namespace nibble

@@ -1,0 +1,194 @@
+// linear_cases.h: the table of Linear's cases and their random weights and inputs.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/cuda/reference.h"
+
+namespace nibble::test {
+
+using Kind = ActivationFormat::Kind;
+
+struct Hash {  // splitmix64: cheap enough for whole weights
+  std::uint64_t state;
+  std::uint32_t operator()() {
+    std::uint64_t z = state += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return static_cast<std::uint32_t>(z >> 32);
+  }
+  // Either sign, exponents from `low` to `high`.
+  float value(int low, int high) {
+    const std::uint32_t r = (*this)();
+    const auto field = static_cast<std::uint32_t>(
+        127 + low + static_cast<int>((r >> 24 & 127u) % static_cast<unsigned>(high - low + 1)));
+    return num::bit_cast<float>((r & 0x807FFFFFu) | field << 23);
+  }
+  // e4m3 of every sort; NaN only where asked for.
+  std::uint8_t code8(bool nan) {
+    const auto b = static_cast<std::uint8_t>((*this)());
+    return (b & 127) == 127 && !nan ? static_cast<std::uint8_t>(b - 1) : b;
+  }
+};
+
+struct Combination {
+  WeightFormat format;
+  ScaleLayout layout;
+  Kind kind;
+};
+inline std::vector<Combination> combinations() {
+  using F = WeightFormat;
+  using L = ScaleLayout;
+  std::vector<Combination> all;
+  for (const F f : {F::bf16, F::f16, F::f32}) all.push_back({f, L::none, Kind::none});
+  for (const L l : {L::tensor, L::row}) {
+    for (const Kind k : {Kind::none, Kind::nvfp4_static}) all.push_back({F::nvfp4, l, k});
+  }
+  for (const L l : {L::tensor, L::row, L::block128}) {
+    for (const Kind k : {Kind::none, Kind::fp8_tensor_static, Kind::fp8_token,
+                         Kind::fp8_token_group128}) {
+      all.push_back({F::fp8_e4m3, l, k});
+    }
+  }
+  return all;
+}
+inline std::string combination_name(const Combination& c) {
+  return std::string(weight_format_name(c.format)) + "_" + scale_layout_name(c.layout) + "_x_" +
+         activation_format_name(c.kind);
+}
+
+struct Case {
+  std::int64_t n, k, t;
+  bool special;  // inf, NaN and the whole range of exponents in some rows, hostile scales
+  bool bf16_output;
+  std::int64_t gap;
+};
+inline std::string case_text(const Combination& c, const Case& s) {
+  return combination_name(c) + " N=" + std::to_string(s.n) + " K=" + std::to_string(s.k) +
+         " T=" + std::to_string(s.t) + (s.special ? " special" : "");
+}
+// 49 or 55 for each combination.
+inline std::vector<Case> cases_of(const Combination& c) {
+  constexpr std::int64_t kRows[] = {1, 2, 3, 5, 8, 16, 17, 31, 63, 64, 65, 127, 128, 129, 257};
+  std::vector<std::int64_t> depth = {16, 64, 96, 2880, 5120, 1040};
+  if (c.format != WeightFormat::nvfp4) depth.push_back(77);
+  std::vector<Case> all;
+  const auto add = [&](std::int64_t n, std::int64_t k, std::int64_t t) {
+    const std::size_t i = all.size();
+    constexpr std::int64_t kGaps[] = {0, 8, 3};
+    all.push_back({n, k, t, i % 5 == 4, i % 2 == 1, kGaps[i % 3]});
+  };
+  std::size_t turn = static_cast<std::size_t>(c.kind) * 2 + static_cast<std::size_t>(c.layout);
+  for (const std::int64_t n : {96, 464, 1856, 2880, 77}) {
+    for (const std::int64_t k : depth) add(n, k, kRows[turn++ * 7 % 15]);
+  }
+  for (const std::int64_t t : kRows) add(77, 96, t);
+  for (const std::int64_t t : {1, 5, 17, 65}) add(200, 2064, t);
+  return all;
+}
+
+struct OwnedWeight {
+  Weight weight;
+  std::vector<std::byte> codes, block_scales;
+
+  OwnedWeight(const Combination& c, const Case& s, std::uint64_t seed) {
+    Hash random{seed};
+    weight.name = "w";
+    weight.format = c.format;
+    weight.rows = s.n;
+    weight.cols = s.k;
+    weight.scale_layout = c.layout;
+    weight.activation.kind = c.kind;
+    const int range = s.special ? 60 : 6;
+    const auto count = static_cast<std::size_t>(s.n * s.k);
+    const auto put = [&](auto make) {
+      using T = decltype(make());
+      codes.resize(count * sizeof(T));
+      for (std::size_t i = 0; i < count; ++i) {
+        const T v = make();
+        std::memcpy(codes.data() + i * sizeof(T), &v, sizeof v);
+      }
+    };
+    switch (c.format) {
+      case WeightFormat::f32:
+        put([&] { return random.value(-range, 1); });
+        break;
+      case WeightFormat::f16:
+        put([&] { return static_cast<std::uint16_t>(num::float_to_f16(random.value(-range, 1))); });
+        break;
+      case WeightFormat::bf16:
+        put([&] { return static_cast<std::uint16_t>(num::float_to_bf16(random.value(-range, 1))); });
+        break;
+      case WeightFormat::fp8_e4m3:
+        put([&] { return random.code8(s.special && random() % 4096 == 0); });
+        break;
+      case WeightFormat::nvfp4:
+        codes.resize(count / 2);
+        for (std::byte& b : codes) b = static_cast<std::byte>(random());
+        block_scales.resize(count / 16);
+        for (std::byte& b : block_scales) {
+          b = static_cast<std::byte>(random.code8(s.special && random() % 1024 == 0));
+        }
+    }
+    weight.codes = codes;
+    weight.block_scales = block_scales;
+    const std::int64_t blocks = (s.n + 127) / 128 * ((s.k + 127) / 128);
+    const std::int64_t scales = c.layout == ScaleLayout::none     ? 0
+                                : c.layout == ScaleLayout::tensor ? 1
+                                : c.layout == ScaleLayout::row    ? s.n
+                                                                  : blocks;
+    for (std::int64_t i = 0; i < scales; ++i) weight.scales.push_back(random.value(-8, 2));
+  }
+  OwnedWeight(const OwnedWeight&) = delete;
+  OwnedWeight& operator=(const OwnedWeight&) = delete;
+};
+
+inline ActivationFormat format_of(Kind kind) {
+  return {kind, kind == Kind::nvfp4_static || kind == Kind::fp8_tensor_static ? 0.0371f : 0.0f};
+}
+
+inline LinearInput random_input(const Combination& c, const Case& s, std::uint64_t seed) {
+  Hash random{seed};
+  LinearInput x;
+  x.rows = s.t;
+  for (std::int64_t r = 0; r < s.t; ++r) {
+    const bool odd_row = s.special && r % 3 == 1;
+    for (std::int64_t k = 0; k < s.k; ++k) {
+      if (c.kind == Kind::none) {
+        const bool rare = odd_row && random() % 64 == 0;
+        x.values.push_back(rare ? static_cast<std::uint16_t>(random())
+                                : num::float_to_bf16(odd_row ? random.value(-120, 110)
+                                                             : random.value(-5, 2)));
+      } else if (c.kind != Kind::nvfp4_static) {
+        x.codes.push_back(random.code8(odd_row && random() % 256 == 0));
+      } else if (k % 2 == 0) {
+        x.codes.push_back(static_cast<std::uint8_t>(random()));
+      }
+      if (c.kind == Kind::nvfp4_static && k % 16 == 0) {
+        x.byte_scales.push_back(random.code8(odd_row) & 0x7Fu);
+      }
+      if (c.kind == Kind::fp8_token_group128 && k % 128 == 0) x.scales.push_back(random.value(-9, 0));
+    }
+    if (c.kind == Kind::fp8_token) x.scales.push_back(random.value(-9, 0));
+  }
+  return x;
+}
+
+// Of the inputs' rows, one.
+inline LinearInput row_of(const LinearInput& x, std::int64_t row) {
+  LinearInput one;
+  one.rows = 1;
+  const auto take = [&](const auto& from, auto& to) {
+    const std::ptrdiff_t width = static_cast<std::ptrdiff_t>(from.size()) / x.rows;
+    to.assign(from.begin() + row * width, from.begin() + (row + 1) * width);
+  };
+  take(x.values, one.values);
+  take(x.codes, one.codes);
+  take(x.byte_scales, one.byte_scales);
+  take(x.scales, one.scales);
+  return one;
+}
+
+}  // namespace nibble::test

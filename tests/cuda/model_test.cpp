@@ -1,0 +1,272 @@
+// The shipped checkpoint on a card: text, graphs, counters, sequences that join and leave, state that is
+// taken back. Bits against the mirror are `nibble parity`'s and tests/parity's matter.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "nibble/nibble.hpp"
+
+namespace nibble {
+namespace {
+
+std::filesystem::path checkpoint() {
+  const char* const data = std::getenv("NIBBLE_TEST_DATA");  // where the build's own folder is not
+  return std::filesystem::path(data != nullptr ? data : NIBBLE_TEST_DATA) / "model/hf-nvfp4-ct";
+}
+
+std::string no_card() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  if (status != cudaSuccess) return cudaGetErrorString(status);
+  return count == 0 ? "no card" : "";
+}
+
+class CudaModel : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = no_card(); !why.empty()) GTEST_SKIP() << why;
+    if (!std::filesystem::exists(checkpoint())) GTEST_SKIP() << checkpoint() << " is not there";
+  }
+  static LoadOptions options(int sequences = 1) {
+    LoadOptions how;
+    how.max_sequences = sequences;
+    how.kv_tokens = 4096;
+    return how;
+  }
+  static Model load(const char* device, int sequences = 1) {
+    return Model::load(checkpoint(), Device::parse(device), options(sequences));
+  }
+};
+
+Sampling answer_of(int length) {
+  Sampling how;
+  how.max_new_tokens = length;
+  how.ignore_model_stop_tokens = true;
+  return how;
+}
+
+std::vector<std::int32_t> some_tokens(std::size_t count, std::uint32_t seed = 7) {
+  std::vector<std::int32_t> tokens(count);
+  for (std::int32_t& t : tokens) {
+    seed = seed * 1664525u + 1013904223u;
+    t = static_cast<std::int32_t>(seed >> 8) % 4000;
+  }
+  return tokens;
+}
+
+std::vector<std::int32_t> read_all(TokenStream stream) {
+  std::vector<std::int32_t> tokens;
+  for (const Piece& p : stream) tokens.push_back(p.token);
+  return tokens;
+}
+
+TEST_F(CudaModel, WritesTheText) {
+  const Model model = load("cuda");
+  EXPECT_EQ(model.info().backend, "cuda");
+  EXPECT_EQ(model.info().profile, "sm90");
+  Session session = model.new_session();
+  std::string text;
+  for (const Piece& p : session.generate(model.tokenizer().encode("The capital of France is"), answer_of(16))) {
+    text += p.text;
+  }
+  EXPECT_EQ(text.substr(0, 42), " Paris.\nThe capital of Germany is Berlin.\n");
+}
+
+TEST_F(CudaModel, GraphsAndRepetitionsChangeNoBit) {
+  const auto prompt = some_tokens(300);
+  std::vector<std::vector<std::int32_t>> answers;
+  std::vector<std::vector<double>> scores;
+  for (const char* device : {"cuda", "cuda", "cuda:graphs=off"}) {
+    const Model model = load(device, 2);
+    Session a = model.new_session(), b = model.new_session();
+    answers.push_back(read_all(a.generate(prompt, answer_of(64))));
+    scores.push_back(b.score(prompt));
+  }
+  for (std::size_t i = 1; i < answers.size(); ++i) {
+    EXPECT_EQ(answers[i], answers[0]);
+    EXPECT_EQ(scores[i], scores[0]);
+  }
+}
+
+TEST_F(CudaModel, MirrorScoresAndSamplesTheSame) {
+  const auto prompt = some_tokens(200);
+  Sampling how = answer_of(48);
+  how.temperature = 0.9f;
+  how.top_p = 0.95f;
+  how.repetition_penalty = 1.1f;
+  how.seed = 11;
+  std::vector<std::vector<std::int32_t>> answers;
+  std::vector<std::vector<double>> scores;
+  for (const char* device : {"cuda", "cpu:mirror=sm90"}) {
+    const Model model = load(device, 2);
+    Session a = model.new_session(), b = model.new_session();
+    answers.push_back(read_all(a.generate(prompt, how)));
+    scores.push_back(b.score(prompt));
+  }
+  EXPECT_EQ(answers[1], answers[0]);
+  EXPECT_EQ(scores[1], scores[0]);
+}
+
+TEST_F(CudaModel, LaunchesDoNotGrowWithTheBatch) {
+  const Model model = load("cuda");
+  std::vector<std::uint64_t> launches;
+  for (const std::size_t rows : {1u, 5u, 2048u}) {
+    Session session = model.new_session();
+    const auto prompt = some_tokens(rows);
+    TokenStream stream = session.generate(prompt, answer_of(1));
+    Piece piece;
+    ASSERT_TRUE(stream.next(piece));
+    launches.push_back(model.stats().last_launches);
+  }
+  EXPECT_GT(launches[0], 0u);
+  EXPECT_EQ(launches[1], launches[0]);
+  EXPECT_EQ(launches[2], launches[0]);
+}
+
+TEST_F(CudaModel, StepsMoveLittleAndAllocateNothing) {
+  const Model model = load("cuda", 8);
+  std::vector<Session> sessions;
+  std::vector<TokenStream> streams;
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    sessions.push_back(model.new_session());
+    streams.push_back(sessions.back().generate(some_tokens(100 + i, i), answer_of(64)));
+  }
+  Piece piece;
+  for (int round = 0; round < 4; ++round) {
+    for (TokenStream& s : streams) ASSERT_TRUE(s.next(piece));
+  }
+  std::size_t free_before = 0, free_after = 0, total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free_before, &total), cudaSuccess);
+  const StepStats before = model.stats();
+  for (int round = 0; round < 32; ++round) {
+    for (TokenStream& s : streams) ASSERT_TRUE(s.next(piece));
+  }
+  const StepStats after = model.stats();
+  ASSERT_EQ(cudaMemGetInfo(&free_after, &total), cudaSuccess);
+  EXPECT_EQ(free_after, free_before);
+  const std::uint64_t steps = after.steps - before.steps;
+  ASSERT_GE(steps, 31u);
+  EXPECT_LE(steps, 33u);  // eight sequences decode together
+  EXPECT_LT((after.host_to_device_bytes - before.host_to_device_bytes) / steps, 16u * 1024);
+  EXPECT_LT((after.device_to_host_bytes - before.device_to_host_bytes) / steps, 16u * 1024);
+}
+
+TEST_F(CudaModel, AChunkSendsTokensAndItsDescriptionOnly) {
+  const Model model = load("cuda");
+  Session session = model.new_session();
+  const StepStats before = model.stats();
+  read_all(session.generate(some_tokens(2048), answer_of(1)));
+  const StepStats after = model.stats();
+  // a token and its range's number each; the rest is pages and one range
+  EXPECT_LT(after.host_to_device_bytes - before.host_to_device_bytes, 2048u * 8 + 4096);
+  EXPECT_LT(after.device_to_host_bytes - before.device_to_host_bytes, 64u);
+}
+
+TEST_F(CudaModel, SequencesTogetherAreEachAlone) {
+  constexpr std::uint32_t kCount = 8;
+  const auto prompt_of = [](std::uint32_t i) { return some_tokens(3 + 37 * i, i + 1); };
+  const auto length_of = [](std::uint32_t i) { return static_cast<int>(5 + 6 * i); };
+  const Model model = load("cuda", kCount);
+  std::vector<std::vector<std::int32_t>> alone(kCount), together(kCount);
+  for (std::uint32_t i = 0; i < kCount; ++i) {
+    Session session = model.new_session();
+    alone[i] = read_all(session.generate(prompt_of(i), answer_of(length_of(i))));
+  }
+  std::vector<Session> sessions;
+  std::vector<TokenStream> streams;
+  Piece piece;
+  for (std::uint32_t i = 0; i < kCount; ++i) {  // each joins a step later than the one before
+    sessions.push_back(model.new_session());
+    streams.push_back(sessions.back().generate(prompt_of(i), answer_of(length_of(i))));
+    for (std::uint32_t j = 0; j <= i; ++j) {
+      if (streams[j].next(piece)) together[j].push_back(piece.token);
+    }
+  }
+  for (bool more = true; more;) {
+    more = false;
+    for (std::uint32_t i = 0; i < kCount; ++i) {
+      if (!streams[i].next(piece)) continue;
+      together[i].push_back(piece.token);
+      more = true;
+    }
+  }
+  EXPECT_EQ(together, alone);
+}
+
+TEST_F(CudaModel, AMarkBringsTheStateBack) {
+  const Model model = load("cuda");
+  Session session = model.new_session();
+  read_all(session.generate(some_tokens(150), answer_of(7)));
+  const Mark mark = session.mark();
+  const auto next = some_tokens(20, 99);
+  const auto first = read_all(session.generate(next, answer_of(24)));
+  session.rewind(mark);
+  EXPECT_EQ(read_all(session.generate(next, answer_of(24))), first);
+}
+
+TEST_F(CudaModel, ATraceNamesOpsAndCopies) {
+  const Model model = load("cuda");
+  Session session = model.new_session();
+  read_all(session.generate(some_tokens(64), answer_of(2)));
+  try {
+    model.start_trace();
+  } catch (const Error& e) {
+    GTEST_SKIP() << e.what();
+  }
+  read_all(session.generate(some_tokens(64, 3), answer_of(8)));
+  const Trace trace = model.stop_trace();
+  std::size_t kernels = 0, named = 0, copies = 0;
+  for (const TraceEvent& e : trace.events) {
+    EXPECT_LE(e.start_ns, e.end_ns);
+    kernels += e.kind == TraceEvent::Kind::kernel;
+    named += e.kind == TraceEvent::Kind::kernel && !e.op.empty();
+    copies += e.kind == TraceEvent::Kind::copy;
+  }
+  EXPECT_GT(kernels, 8u * 100);
+  EXPECT_GT(named, kernels * 9 / 10);
+  EXPECT_GE(copies, 16u);
+  EXPECT_GT(trace.busy_share(), 0.0);
+  EXPECT_LE(trace.busy_share(), 1.0);
+}
+
+// These two hold with and without a card.
+TEST(CudaRefusals, ACardThatIsNotThere) {
+  LoadOptions how;
+  how.kv_tokens = 64;
+  SyntheticOptions tiny;
+  tiny.shape = "tiny";
+  try {
+    Model::synthetic(tiny, Device::parse("cuda:99"), how);
+    FAIL() << "expected an error";
+  } catch (const Error& e) {
+    const std::string text = e.what();
+    if (no_card().empty()) {
+      EXPECT_EQ(e.code(), ErrorCode::not_found) << text;
+      EXPECT_NE(text.find("card 99: expected 0 to"), std::string::npos) << text;
+    } else {
+      EXPECT_EQ(e.code(), ErrorCode::unsupported) << text;
+      EXPECT_NE(text.find("driver"), std::string::npos) << text;
+    }
+  }
+}
+
+TEST_F(CudaModel, MemoryThatIsNotThereIsRefusedBeforeLoading) {
+  LoadOptions how;
+  how.kv_tokens = std::int64_t{1} << 31;
+  how.max_sequences = 64;
+  try {
+    Model::load(checkpoint(), Device::parse("cuda"), how);
+    FAIL() << "expected an error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::out_of_memory) << e.what();
+    EXPECT_NE(std::string(e.what()).find("KV cache"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,69 @@
+// Device::parse and text.
+#include <gtest/gtest.h>
+
+#include "nibble/error.h"
+#include "nibble/options.h"
+
+namespace nibble {
+namespace {
+
+TEST(Device, ParsesItsForms) {
+  Device d = Device::parse("cpu");
+  EXPECT_EQ(d.backend, "cpu");
+  EXPECT_EQ(d.threads, 0);
+  EXPECT_EQ(d.mirror, "");
+  EXPECT_EQ(d.kernels, "");
+  EXPECT_EQ(d.index, 0);
+
+  d = Device::parse("cuda:1");
+  EXPECT_EQ(d.backend, "cuda");
+  EXPECT_EQ(d.index, 1);
+
+  d = Device::parse("cpu:mirror=sm90,threads=2");
+  EXPECT_EQ(d.backend, "cpu");
+  EXPECT_EQ(d.mirror, "sm90");
+  EXPECT_EQ(d.threads, 2);
+
+  d = Device::parse("cpu:kernels=portable");
+  EXPECT_EQ(d.kernels, "portable");
+  d = Device::parse("cuda:3,threads=4");
+  EXPECT_EQ(d.index, 3);
+  EXPECT_EQ(d.threads, 4);
+}
+
+TEST(Device, TextIsWhatParseTakes) {
+  for (const char* text : {"cpu", "cuda", "cuda:1", "cpu:mirror=sm90", "cpu:mirror=sm90,threads=2",
+                           "cpu:mirror=sm90,threads=2,kernels=avx2", "cpu:kernels=portable",
+                           "cuda:2,threads=3"}) {
+    EXPECT_EQ(Device::parse(text).text(), text);
+  }
+  EXPECT_EQ(Device::parse("cpu:threads=0").text(), "cpu");
+  EXPECT_EQ(Device::parse("cuda:0").text(), "cuda");
+}
+
+TEST(Device, RefusesOtherForms) {
+  for (const char* text : {"", ":", ":1", "cpu:", "cuda:x", "cuda:-1", "cuda:1.5", "cuda:1x", "cuda:99999999999",
+                           "cpu:mirror=", "cpu:mirror", "cpu:=sm90", "cpu:threads=x", "cpu:threads=-2",
+                           "cpu:threads=2,", "cpu:,threads=2", "cpu:threads=2,,mirror=sm90",
+                           "cpu:colour=blue", "cpu:threads= 2", "cuda:+1", "cpu:threads=2=3"}) {
+    try {
+      Device::parse(text);
+      ADD_FAILURE() << "accepted \"" << text << "\"";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::invalid_argument);
+      EXPECT_NE(std::string(e.what()).find("\"" + std::string(text) + "\""), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST(Device, AnErrorNamesWhatItFound) {
+  try {
+    Device::parse("cpu:threads=2,colour=blue");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("found \"colour=blue\" in"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,71 @@
+// `nibble parity`.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tests/tool/run_tool.h"
+
+namespace nibble::test {
+namespace {
+
+TEST(ParityCommand, EqualAndItsJson) {
+  const ToolRun run = run_tool({"parity", model_path(), "--a", "cpu:threads=1", "--b", "cpu:kernels=portable",
+                                "-p", "The capital of France is", "--decode", "2", "--json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Json out = parse_json(run.out);
+  EXPECT_TRUE(out.find("equal")->as_bool());
+  EXPECT_EQ(out.find("decode_steps")->as_int(), 2);
+  EXPECT_EQ(out.find("first"), nullptr);
+  EXPECT_EQ(out.find("b")->find("kernels")->as_string(), "portable");
+}
+
+TEST(ParityCommand, TwoPackingsOfOneModelAreEqual) {
+  const ToolRun run = run_tool({"parity", model_path(), "--a", "cpu", "--b", "cpu", "--b-model",
+                                model_path() + "/../hf-nvfp4-modelopt", "--tokens", "1,2,3", "--decode", "0"});
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_NE(run.out.find("every bit"), std::string::npos) << run.out;
+}
+
+TEST(ParityCommand, NamesTheFirstDifference) {
+  const TempFolder folder;
+  std::filesystem::copy(model_path(), folder.path(), std::filesystem::copy_options::recursive);
+  std::ifstream in(std::filesystem::path(model_path()) / "config.json");
+  std::string config((std::istreambuf_iterator<char>(in)), {});
+  const std::string key = "\"rms_norm_eps\": ";
+  const std::size_t at = config.find(key);
+  ASSERT_NE(at, std::string::npos);
+  config.insert(at + key.size(), "1000");
+  folder.write("config.json", config);
+  const ToolRun run = run_tool({"parity", model_path(), "--a", "cpu", "--b", "cpu", "--b-model",
+                                folder.path().string(), "--tokens", "1,2,3", "--decode", "0"});
+  EXPECT_EQ(run.code, 5) << run.err;
+  for (const char* part : {"first at", "model.layers.0.input_layernorm (rms_norm), op 1 of mixed(128), step 0",
+                           "row 0, column 0, position 0", "0x"}) {
+    EXPECT_NE(run.out.find(part), std::string::npos) << part << "\n" << run.out;
+  }
+}
+
+TEST(ParityCommand, Oracle) {
+  const std::vector<std::string> args = {"parity", model_path(), "--a", "cpu", "--against-oracle",
+                                         "--tokens", "1,2,3", "--decode", "1"};
+  const ToolRun run = run_tool(args);
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_NE(run.out.find("within 1e-05 of float64"), std::string::npos) << run.out;
+  std::vector<std::string> tight = args;
+  tight.insert(tight.end(), {"--bound", "1e-9"});
+  EXPECT_EQ(run_tool(tight).code, 5);
+}
+
+TEST(ParityCommand, Usage) {
+  EXPECT_EQ(run_tool({"parity", model_path(), "--a", "cpu"}).code, 2);
+  EXPECT_EQ(run_tool({"parity", model_path(), "--b", "cpu", "--against-oracle"}).code, 2);
+  EXPECT_EQ(run_tool({"parity", model_path(), "--b", "cpu", "--chunk", "65"}).code, 2);
+  EXPECT_EQ(run_tool({"parity", model_path(), "--b", "cpu:what=1", "--decode", "0"}).code, 2);
+  EXPECT_EQ(run_tool({"parity", model_path(), "--b", "cpu", "--decode", "100000"}).code, 1);
+  EXPECT_EQ(run_tool({"parity", "nowhere", "--b", "cpu"}).code, 3);
+}
+
+}  // namespace
+}  // namespace nibble::test
