@@ -71,6 +71,10 @@ CpuBackend::CpuBackend(const BackendOptions& options)
       isa_(isa_from_name(options.kernels)),
       parallel_(checked_threads(options)) {
   check_mirror(mirror_);
+  if (!options.arch_path.empty()) {
+    throw Error(ErrorCode::unsupported, "[cpu] arch-path: only a CUDA card has one, found \"" +
+                                            options.arch_path + "\"");
+  }
   const MachineMemory memory = machine_memory();
   device_.backend = "cpu";
   device_.name = processor_name();
