@@ -31,15 +31,18 @@ NIBBLE_HD void weight4_f16(const WeightImage& w, std::int64_t n, std::int64_t k,
     const float scale =
         num::e4m3_to_float(static_cast<std::uint8_t>(w.scales[scale_at(n, k, k_tiles)]));
     const auto* words = reinterpret_cast<const std::uint32_t*>(unit) + u.lane * 4 + u.step;
+#pragma unroll
     for (int i = 0; i < 2; ++i) {
       const std::uint32_t word = words[4 * i] >> (4 * u.reg);
       pair[i] = e2m1_f16_pair(word & 15u, word >> 16 & 15u, scale);
     }
   } else if constexpr (F == WeightFormat::fp8_e4m3) {
     const auto* twos = reinterpret_cast<const std::uint16_t*>(unit + fp8_at(u));
+#pragma unroll
     for (int i = 0; i < 2; ++i) pair[i] = e4m3_f16_pair(twos[8 * i]);
   } else {
     const auto* pairs = reinterpret_cast<const std::uint32_t*>(unit) + u.step * 128 + u.lane * 4 + u.reg;
+#pragma unroll
     for (int i = 0; i < 2; ++i) pair[i] = pairs[4 * i];
   }
 }

@@ -27,6 +27,7 @@ __device__ __forceinline__ uint2 operands4(const LinearParams& p, std::int64_t r
     if (k < cols) {  // whole blocks of 16 only
       const float scale = num::e4m3_to_float(
           static_cast<std::uint8_t>(p.x_scales[row * p.scale_stride + k / 16]));
+#pragma unroll
       for (int i = 0; i < 2; ++i) {
         const auto two = static_cast<std::uint32_t>(p.x[row * p.x_stride + k / 2 + i]);
         pair[i] = e2m1_f16_pair(two & 15u, two >> 4, scale);
@@ -35,11 +36,13 @@ __device__ __forceinline__ uint2 operands4(const LinearParams& p, std::int64_t r
   } else if (p.kind == ActivationKind::none) {
     const auto* x = reinterpret_cast<const std::uint16_t*>(p.x) + row * p.x_stride + k;
     if (p.aligned && k + 4 <= cols) return *reinterpret_cast<const uint2*>(x);
+#pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (k + i < cols) pair[i / 2] |= static_cast<std::uint32_t>(x[i]) << (16 * (i % 2));
     }
   } else {
     const std::byte* x = p.x + row * p.x_stride + k;
+#pragma unroll
     for (int i = 0; i < 2; ++i) {
       std::uint32_t two = 0;
       if (k + 2 * i < cols) two = static_cast<std::uint32_t>(x[2 * i]);
