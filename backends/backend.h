@@ -110,6 +110,7 @@ struct BackendOptions {
   std::string mirror;        // CPU: profile to reproduce; empty = f32
   std::int32_t index = 0;    // CUDA: which card
   bool graphs = true;        // CUDA: run programs through captured graphs
+  std::string arch_path;     // CUDA: "sm70", "sm90", "sm120"; empty = the card's own
 };
 
 struct BackendEntry {

@@ -61,6 +61,10 @@ std::int64_t now_ns() {
 CpuBackend::CpuBackend(const BackendOptions& options)
     : mirror_(options.mirror), isa_(isa_from_name(options.kernels)), parallel_(options.threads) {
   check_mirror(mirror_);
+  if (!options.arch_path.empty()) {
+    throw Error(ErrorCode::unsupported, "[cpu] arch-path: only a CUDA card has one, found \"" +
+                                            options.arch_path + "\"");
+  }
   const MachineMemory memory = machine_memory();
   device_.backend = "cpu";
   device_.name = processor_name();
