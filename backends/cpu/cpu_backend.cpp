@@ -67,19 +67,18 @@ std::int64_t now_ns() {
 }  // namespace
 
 CpuBackend::CpuBackend(const BackendOptions& options)
-    : mirror_(options.mirror),
+    : profile_(profile_from_name(options.mirror)),
       isa_(isa_from_name(options.kernels)),
       parallel_(checked_threads(options)) {
-  check_mirror(mirror_);
   const MachineMemory memory = machine_memory();
   device_.backend = "cpu";
   device_.name = processor_name();
   device_.profile = "f32";
   device_.kernels = isa_name(isa_);
   if (mirrors()) {
-    device_.profile = mirror_;
+    device_.profile = options.mirror;
     device_.kernels += ", mirror";
-    device_.operand = DType::bf16;
+    device_.operand = operand_type(profile_);
   }
   device_.threads = parallel_.threads();
   device_.memory = memory.total;
