@@ -191,8 +191,11 @@ std::pair<std::string, std::string> implementation(const Loaded& l, const Op& op
   if (linear->x_format.kind != Kind::none) {
     kind += std::string(" x ") + activation_format_name(linear->x_format.kind);
   }
-  return {kind, (l.profile != Profile::f32 ? "fused sums in panels of " : "panels of ") + std::to_string(kPanelRows) +
-                    ", " + isa};
+  const bool fp4 = uses_fp4(l.profile, w.format, linear->x_format);
+  const char* const how = l.profile == Profile::f32 ? "panels of "
+                          : fp4                     ? "block-scaled fused sums in panels of "
+                                                    : "fused sums in panels of ";
+  return {kind, how + std::to_string(kPanelRows) + ", " + isa};
 }
 
 }  // namespace nibble::cpu

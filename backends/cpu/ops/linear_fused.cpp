@@ -172,6 +172,10 @@ num::Segments fused_segments(const PackedWeight& weight, const ActivationFormat&
                               weight.block != nullptr || format.kind == Kind::fp8_token_group128);
 }
 
+bool uses_fp4(Profile profile, WeightFormat weight, const ActivationFormat& x) {
+  return profile == Profile::sm120 && weight == WeightFormat::nvfp4 && x.kind == Kind::nvfp4_static;
+}
+
 std::int64_t linear_fused_workspace_bytes(std::int64_t max_rows, std::int64_t cols) {
   return std::min(max_rows, kFusedOperandRows) *
          (operand_stride(cols) * kColumnBytes + static_cast<std::int64_t>(sizeof(float)));
@@ -181,8 +185,7 @@ void linear_fused(Profile profile, Isa isa, Parallel& parallel, const LinearArgs
   if (a.rows <= 0) return;
   check_format(profile, a);
   const FusedKernels& kernels = fused_kernels(isa);
-  const bool fp4 = profile == Profile::sm120 && a.format.kind == Kind::nvfp4_static &&
-                   a.weight->format == WeightFormat::nvfp4;
+  const bool fp4 = uses_fp4(profile, a.weight->format, a.format);
   for (std::int64_t first = 0; first < a.rows; first += kFusedOperandRows) {
     const std::int64_t rows = std::min(kFusedOperandRows, a.rows - first);
     if (fp4) {

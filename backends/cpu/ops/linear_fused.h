@@ -17,6 +17,9 @@ const FusedKernels& fused_kernels(Isa isa);
 // The segments of a weight: scales that change along K make every 128 columns one.
 num::Segments fused_segments(const PackedWeight& weight, const ActivationFormat& format);
 
+// Whether the block-scaled FP4 unit multiplies these.
+bool uses_fp4(Profile profile, WeightFormat weight, const ActivationFormat& x);
+
 constexpr std::int64_t kFusedOperandRows = 64;
 
 // Enough for any call with up to `max_rows` rows and `cols` columns, quantised or not.
