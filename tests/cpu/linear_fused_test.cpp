@@ -1,13 +1,17 @@
-// Linear of profile sm90 against a plain triple loop over the scalar model: formats x activations x
-// shapes x rows x instruction sets x threads.
+// Linear of each mirrored profile against a plain triple loop over the scalar models: formats x
+// activations x shapes x rows x instruction sets x threads.
 #include <gtest/gtest.h>
 #include <oneapi/tbb/global_control.h>
 
 #include <algorithm>
+#include <cmath>
+#include <span>
 
 #include "backends/cpu/ops/linear_fused.h"
 #include "backends/cpu/ops/quantize.h"
 #include "core/numerics/fused_dot.h"
+#include "core/numerics/fused_fp4.h"
+#include "core/numerics/row_scale.h"
 #include "tests/cpu/linear_reference.h"
 #include "tests/support/buffers.h"
 
@@ -16,6 +20,7 @@ namespace {
 
 using cpu::Isa;
 using cpu::Parallel;
+using cpu::Profile;
 using test::Guarded;
 using Kind = ActivationFormat::Kind;
 
@@ -27,46 +32,111 @@ constexpr std::int64_t kRows[] = {1, 2, 3, 5, 17, 64, 65};
 
 float to_bf16(float v) { return num::bf16_to_float(num::float_to_bf16(v)); }
 
-// One output, as docs/numerics.md says it. `x`: the operand row; `group`: scales of 128 columns or null.
-float reference(const Weight& w, const std::vector<float>& ops, std::int64_t n, const float* x,
-                const float* group, float post) {
+float to_f16(float v, int e) { return num::f16_to_float(num::float_to_f16(std::ldexp(v, -e))); }
+
+// The largest e so that every finite v * 2^-e stays below 2^15, or `none`.
+template <class Values>
+int row_exponent(const Values& row, int none) {
+  float amax = 0;
+  for (const float v : row) {
+    if (std::isfinite(v)) amax = std::max(amax, std::fabs(v));
+  }
+  return amax == 0 ? none : std::ilogb(amax) - 14;
+}
+
+// A weight's operands and factors, as docs/numerics.md says them.
+struct Operands {
+  std::vector<float> values, alpha;
+
+  Operands(Profile profile, const Weight& w) : values(test::operands(w)) {
+    const bool plain = w.format != WeightFormat::nvfp4 && w.format != WeightFormat::fp8_e4m3;
+    for (std::int64_t n = 0; n < w.rows; ++n) {
+      const std::span<float> row(values.data() + n * w.cols, static_cast<std::size_t>(w.cols));
+      const int e = plain && profile == Profile::sm70 ? std::max(row_exponent(row, 0), -126) : 0;
+      alpha.push_back(std::ldexp(test::alpha(w, n), e));
+      if (!plain) continue;
+      for (float& v : row) v = profile == Profile::sm70 ? to_f16(v, e) : to_bf16(v);
+    }
+  }
+};
+
+template <int Group, int F, int MinExponent>
+float chain(const float* x, const float* w, std::int64_t from, std::int64_t to) {
+  float sum = 0;
+  for (std::int64_t k0 = from; k0 < to; k0 += Group) {
+    float a[Group] = {}, b[Group] = {};
+    for (std::int64_t k = k0; k < std::min(k0 + Group, to); ++k) {
+      a[k - k0] = x[k];
+      b[k - k0] = w[k];
+    }
+    sum = num::fused_dot<Group, F, 24, MinExponent>(a, b, sum);
+  }
+  return sum;
+}
+
+// Codes and scales of a row, padded to groups of 64.
+struct Fp4Row {
+  std::vector<std::uint32_t> codes, scales;
+  Fp4Row(const void* c, const void* s, std::int64_t k)
+      : codes(static_cast<std::size_t>((k + 63) / 64 * 8)), scales(static_cast<std::size_t>((k + 63) / 64)) {
+    std::memcpy(codes.data(), c, static_cast<std::size_t>(k / 2));
+    std::memcpy(scales.data(), s, static_cast<std::size_t>(k / 16));
+  }
+};
+
+float fp4_chain(const Fp4Row& x, const Fp4Row& w, std::int64_t from, std::int64_t to) {
+  float sum = 0;
+  for (auto g = static_cast<std::size_t>(from / 64); g < static_cast<std::size_t>((to + 63) / 64); ++g) {
+    sum = num::fused_fp4(&x.codes[g * 8], &w.codes[g * 8], x.scales[g], w.scales[g], sum);
+  }
+  return sum;
+}
+
+// One output. `sum(from, to)`: of a segment; `group`: scales of 128 columns or null.
+template <class Sum>
+float reference(const Weight& w, float alpha, std::int64_t n, const Sum& sum, const float* group,
+                float post) {
   const bool blocks = group != nullptr || w.scale_layout == ScaleLayout::block128;
   const num::Segments segments = num::linear_segments(w.rows, w.cols, blocks);
   float total = 0;
   for (std::int64_t s = 0; s < segments.count; ++s) {
     const std::int64_t from = s * segments.length, to = std::min(from + segments.length, w.cols);
-    float sum = 0;
-    for (std::int64_t k0 = from; k0 < to; k0 += 16) {
-      float a[16] = {}, b[16] = {};
-      for (std::int64_t k = k0; k < std::min(k0 + 16, to); ++k) {
-        a[k - k0] = x[k];
-        b[k - k0] = ops[static_cast<std::size_t>(n * w.cols + k)];
-      }
-      sum = num::fused_dot<16, 25>(a, b, sum);
-    }
-    if (group != nullptr) sum = sum * group[s];
+    float part = sum(from, to);
+    if (group != nullptr) part = part * group[s];
     total = w.scale_layout == ScaleLayout::block128
-                ? std::fma(sum, test::block_scale(w, n, s * 128), total)
-                : total + sum;
+                ? std::fma(part, test::block_scale(w, n, s * 128), total)
+                : total + part;
   }
-  return total * test::alpha(w, n) * post;
+  return total * alpha * post;
 }
 
 struct Input {  // kMost rows, quantised or not, and their operands
+  Profile profile;
   ActivationFormat format;
   std::int64_t cols;
   std::vector<float> x, operand, float_scales;
+  std::vector<std::int32_t> exponents;
   std::vector<std::uint8_t> codes, byte_scales;
 
-  Input(Kind kind, std::int64_t k, unsigned seed) : cols(k) {
+  Input(Profile of, Kind kind, std::int64_t k, unsigned seed) : profile(of), cols(k) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     x.resize(static_cast<std::size_t>(kMost * k));
-    for (float& v : x) v = to_bf16(normal(random));
+    for (float& v : x) v = normal(random);
     format.kind = kind;
+    // Row 0 keeps large values, 1 zeros, 2 an infinity, 3 a NaN, 4 tiny values, the last one 2^127.
+    for (std::int64_t c = 0; c < k; ++c) {
+      at(0, c) *= 1e5f;
+      at(1, c) = c % 2 == 0 ? 0.0f : -0.0f;
+      at(4, c) *= 1e-30f;
+      at(kMost - 1, c) *= 0x1p125f;
+    }
+    at(2, k / 2) = INFINITY;
+    at(3, k / 3) = NAN;
+    round_rows();
+    if (kind != Kind::none) exponents.clear();
     if (kind == Kind::nvfp4_static) format.scale = 0.004f;
     if (kind == Kind::fp8_tensor_static) format.scale = 0.01f;
-    operand = x;
     if (kind == Kind::none) return;
     codes.resize(static_cast<std::size_t>(kMost * code_cols()));
     byte_scales.resize(static_cast<std::size_t>(kMost * scale_cols()));
@@ -76,6 +146,22 @@ struct Input {  // kMost rows, quantised or not, and their operands
                   {kMost, k, format, x.data(), k, codes.data(), code_cols(), scales(0), scale_cols()});
     for (std::int64_t t = 0; t < kMost; ++t) {
       for (std::int64_t c = 0; c < k; ++c) operand[static_cast<std::size_t>(t * k + c)] = decoded(t, c);
+    }
+  }
+  float& at(std::int64_t t, std::int64_t c) { return x[static_cast<std::size_t>(t * cols + c)]; }
+  // To what the profile's buffers hold; operand: what its matrix units read.
+  void round_rows() {
+    operand = x;
+    exponents.assign(static_cast<std::size_t>(kMost), 0);
+    for (std::int64_t t = 0; t < kMost; ++t) {
+      const std::span<float> row(&at(t, 0), static_cast<std::size_t>(cols));
+      const int e = profile == Profile::sm70 ? std::max(row_exponent(row, 0), 0) : 0;
+      exponents[static_cast<std::size_t>(t)] = e;
+      for (std::int64_t c = 0; c < cols; ++c) {
+        const float h = profile == Profile::sm70 ? to_f16(at(t, c), e) : to_bf16(at(t, c));
+        at(t, c) = std::ldexp(h, e);
+        operand[static_cast<std::size_t>(t * cols + c)] = std::isinf(at(t, c)) ? at(t, c) : h;
+      }
     }
   }
   std::int64_t code_cols() const { return format.kind == Kind::nvfp4_static ? cols / 2 : cols; }
@@ -107,6 +193,7 @@ struct Input {  // kMost rows, quantised or not, and their operands
     return format.kind == Kind::fp8_token_group128 ? float_scales.data() + t * scale_cols() : nullptr;
   }
   float post(std::int64_t t) const {
+    if (format.kind == Kind::none) return std::ldexp(1.0f, exponents[static_cast<std::size_t>(t)]);
     if (format.kind == Kind::fp8_token) return float_scales[static_cast<std::size_t>(t)];
     return format.kind == Kind::nvfp4_static || format.kind == Kind::fp8_tensor_static ? format.scale
                                                                                        : 1.0f;
@@ -124,6 +211,7 @@ void run(Isa isa, Parallel& parallel, const cpu::PackedWeight& w, Input& in, std
   if (in.format.kind == Kind::none) {
     a.x = in.x.data() + first * in.cols;
     a.x_stride = in.cols;
+    a.x_exponents = in.exponents.data() + first;
   } else {
     a.codes = in.codes.data() + first * in.code_cols();
     a.x_stride = in.code_cols();
@@ -133,48 +221,80 @@ void run(Isa isa, Parallel& parallel, const cpu::PackedWeight& w, Input& in, std
   a.y = y.data();
   a.y_stride = y.stride();
   a.workspace = workspace.data;
-  cpu::linear_fused(isa, parallel, a);
+  cpu::linear_fused(in.profile, isa, parallel, a);
 }
 
-struct Format {
+struct Tested {
+  Profile profile;
   WeightFormat format;
   ScaleLayout layout;
 };
-constexpr Format kFormats[] = {
-    {WeightFormat::f32, ScaleLayout::none},     {WeightFormat::f16, ScaleLayout::none},
-    {WeightFormat::bf16, ScaleLayout::none},    {WeightFormat::fp8_e4m3, ScaleLayout::tensor},
-    {WeightFormat::fp8_e4m3, ScaleLayout::row}, {WeightFormat::fp8_e4m3, ScaleLayout::block128},
-    {WeightFormat::nvfp4, ScaleLayout::tensor}, {WeightFormat::nvfp4, ScaleLayout::row},
-};
+std::vector<Tested> all_tested() {
+  using F = WeightFormat;
+  using L = ScaleLayout;
+  std::vector<Tested> all;
+  for (const Profile p : {Profile::sm90, Profile::sm70, Profile::sm120}) {
+    for (const L l : {L::tensor, L::row}) all.push_back({p, F::nvfp4, l});
+    for (const F f : {F::f32, F::f16, F::bf16}) all.push_back({p, f, L::none});
+    if (p == Profile::sm120) continue;  // else as sm90
+    for (const L l : {L::tensor, L::row, L::block128}) all.push_back({p, F::fp8_e4m3, l});
+    all.push_back({p, F::bf16, L::row});
+  }
+  return all;
+}
 struct Shape {
   std::int64_t n, k;
 };
 // Tails of panels, groups and segments; two and three segments; blocks of 128.
 constexpr Shape kShapes[] = {{1, 16}, {33, 272}, {7, 1}, {17, 131}, {131, 400}, {5, 2208}, {19, 3333}};
 
-class LinearFused : public testing::TestWithParam<Format> {};
+class LinearFused : public testing::TestWithParam<Tested> {};
+
+// All outputs of all rows.
+std::vector<float> expected(const Weight& w, const Operands& ops, const Input& in) {
+  std::vector<float> want;
+  const bool fp4 = in.profile == Profile::sm120 && in.format.kind == Kind::nvfp4_static &&
+                   w.format == WeightFormat::nvfp4;
+  for (std::int64_t t = 0; t < kMost; ++t) {
+    for (std::int64_t n = 0; n < w.rows; ++n) {
+      const float* x = in.operand.data() + t * w.cols;
+      const float* row = ops.values.data() + n * w.cols;
+      const float alpha = ops.alpha[static_cast<std::size_t>(n)];
+      const auto put = [&](const auto& sum) {
+        want.push_back(reference(w, alpha, n, sum, in.group(t), in.post(t)));
+      };
+      if (fp4) {
+        const Fp4Row a(in.codes.data() + t * in.code_cols(), in.byte_scales.data() + t * in.scale_cols(),
+                       w.cols);
+        const Fp4Row b(w.codes.data() + n * w.cols / 2, w.block_scales.data() + n * w.cols / 16, w.cols);
+        put([&](auto from, auto to) { return fp4_chain(a, b, from, to); });
+      } else if (in.profile == Profile::sm70) {
+        put([&](auto from, auto to) { return chain<4, 23, num::kF16MinExponent>(x, row, from, to); });
+      } else {
+        put([&](auto from, auto to) { return chain<16, 25, num::kBf16MinExponent>(x, row, from, to); });
+      }
+    }
+  }
+  return want;
+}
 
 TEST_P(LinearFused, EqualsATripleLoop) {
   Parallel one(1), two(2), seven(7);
+  const Profile profile = GetParam().profile;
   int compared = 0;
   for (const Shape& s : kShapes) {
     if (GetParam().format == WeightFormat::nvfp4 && s.k % 16 != 0) continue;
     const test::RandomWeight w(GetParam().format, GetParam().layout, s.n, s.k, 11);
-    std::vector<float> ops = test::operands(w.weight);
-    for (float& v : ops) v = to_bf16(v);
+    const Operands ops(profile, w.weight);
     for (const Kind kind : {Kind::none, Kind::nvfp4_static, Kind::fp8_tensor_static, Kind::fp8_token,
                             Kind::fp8_token_group128}) {
       if (kind == Kind::nvfp4_static && s.k % 16 != 0) continue;
-      Input in(kind, s.k, 5);
-      std::vector<float> want;
-      for (std::int64_t t = 0; t < kMost; ++t) {
-        for (std::int64_t n = 0; n < s.n; ++n) {
-          want.push_back(reference(w.weight, ops, n, in.operand.data() + t * s.k, in.group(t), in.post(t)));
-        }
-      }
+      Input in(profile, kind, s.k, 5);
+      const std::vector<float> want = expected(w.weight, ops, in);
       for (const Isa isa : cpu::available_isas()) {
-        const test::Aligned arena(cpu::packed_bytes(w.weight));
-        const auto packed = cpu::pack(w.weight, arena.data, one, cpu::nibble_order(isa));
+        const test::Aligned arena(cpu::packed_bytes(w.weight, cpu::weight_operand(profile)));
+        const auto packed = cpu::pack(w.weight, arena.data, one, cpu::nibble_order(isa),
+                                      cpu::weight_operand(profile));
         for (const std::int64_t rows : kRows) {
           for (Parallel* parallel : {&one, &two, &seven}) {
             // The first and the last rows: where a row lies in the batch changes nothing.
@@ -201,49 +321,114 @@ TEST_P(LinearFused, EqualsATripleLoop) {
   EXPECT_GE(compared, 300);
 }
 
-std::string format_name(const testing::TestParamInfo<Format>& tested) {
-  constexpr const char* kLayouts[] = {"none", "tensor", "row", "block"};
-  return std::string(weight_format_name(tested.param.format)) + "_" +
-         kLayouts[static_cast<int>(tested.param.layout)];
+const char* profile_name(Profile p) {
+  return p == Profile::sm70 ? "sm70" : p == Profile::sm90 ? "sm90" : "sm120";
 }
-INSTANTIATE_TEST_SUITE_P(All, LinearFused, testing::ValuesIn(kFormats), format_name);
+std::string tested_name(const testing::TestParamInfo<Tested>& tested) {
+  constexpr const char* kLayouts[] = {"none", "tensor", "row", "block"};
+  return std::string(profile_name(tested.param.profile)) + "_" +
+         weight_format_name(tested.param.format) + "_" + kLayouts[static_cast<int>(tested.param.layout)];
+}
+INSTANTIATE_TEST_SUITE_P(All, LinearFused, testing::ValuesIn(all_tested()), tested_name);
 
 // What no trained weight holds: NaN, infinities, subnormals and the largest values on both sides.
-TEST(LinearFused, EdgeValues) {
+class LinearFusedEdges : public testing::TestWithParam<std::pair<Profile, WeightFormat>> {};
+
+TEST_P(LinearFusedEdges, EqualsATripleLoop) {
   constexpr std::int64_t kN = 37, kK = 160;
+  const auto [profile, format] = GetParam();
   std::mt19937 random(4);
   Weight w;
   w.name = "edges";
-  w.format = WeightFormat::bf16;
+  w.format = format;
   w.rows = kN;
   w.cols = kK;
+  const auto edge = [&]() -> float {
+    constexpr float kEdges[] = {0,          -0.0f,       0x1p-133f, -0x1p-127f, 0x1p-126f,
+                                0x1.FEp127f, -0x1.FEp127f, INFINITY,  NAN,        65504.0f};
+    return random() % 40 == 0 ? kEdges[random() % 10]
+                              : 0.5f + static_cast<float>(random() % 1024) / 1024.0f;
+  };
   std::vector<std::byte> bytes;
-  const auto edge = [&]() -> std::uint16_t {
-    constexpr std::uint16_t kEdges[] = {0, 0x8000, 1, 0x8040, 0x0080, 0x7F7F, 0xFF7F, 0x7F80, 0xFFFF};
-    return random() % 40 == 0 ? kEdges[random() % 9] : static_cast<std::uint16_t>(0x3F00 + random() % 256);
+  const auto put = [&](auto v) {
+    const auto at = bytes.size();
+    bytes.resize(at + sizeof v);
+    std::memcpy(&bytes[at], &v, sizeof v);
   };
   for (std::int64_t i = 0; i < kN * kK; ++i) {
-    const std::uint16_t h = edge();
-    bytes.push_back(static_cast<std::byte>(h & 255));
-    bytes.push_back(static_cast<std::byte>(h >> 8));
+    float v = edge();
+    if (i / kK == 3) v = 0;         // a row of zeros,
+    if (i / kK == 4) v = NAN;       // one without a finite value,
+    if (i / kK == 5) v *= 0x1p-130f;  // one of subnormals
+    if (format == WeightFormat::f32) put(v);
+    if (format == WeightFormat::bf16) put(num::float_to_bf16(v));
+    if (format == WeightFormat::f16) put(num::float_to_f16(v));
   }
   w.codes = bytes;
-  Input in(Kind::none, kK, 8);
-  for (std::size_t i = 0; i < in.x.size(); i += 7) in.x[i] = num::bf16_to_float(edge());
-  const auto ops = test::operands(w);
+  Input in(profile, Kind::none, kK, 8);
+  for (std::size_t i = 0; i < in.x.size(); i += 7) in.x[i] = edge();
+  for (std::int64_t c = 0; c < kK; ++c) in.at(6, c) = 0x1.FFFFFEp127f;  // rounds to 2^128
+  in.round_rows();
+  const std::vector<float> want = expected(w, Operands(profile, w), in);
   Parallel one(1);
   for (const Isa isa : cpu::available_isas()) {
-    const test::Aligned arena(cpu::packed_bytes(w));
-    const auto packed = cpu::pack(w, arena.data, one, cpu::nibble_order(isa));
-    Guarded y(5, kN);
-    run(isa, one, packed, in, 0, 5, y);
-    for (std::int64_t t = 0; t < 5; ++t) {
+    const test::Aligned arena(cpu::packed_bytes(w, cpu::weight_operand(profile)));
+    const auto packed =
+        cpu::pack(w, arena.data, one, cpu::nibble_order(isa), cpu::weight_operand(profile));
+    Guarded y(9, kN);
+    run(isa, one, packed, in, 0, 9, y);
+    for (std::int64_t t = 0; t < 9; ++t) {
       for (std::int64_t n = 0; n < kN; ++n) {
-        const float e = reference(w, ops, n, in.x.data() + t * kK, nullptr, 1.0f);
+        const float e = want[static_cast<std::size_t>(t * kN + n)];
         ASSERT_TRUE(test::same_bits(y.at(t, n), e)) << t << " " << n << " " << y.at(t, n) << " " << e;
       }
     }
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, LinearFusedEdges,
+    testing::Values(std::pair{Profile::sm90, WeightFormat::bf16}, std::pair{Profile::sm90, WeightFormat::f32},
+                    std::pair{Profile::sm70, WeightFormat::bf16}, std::pair{Profile::sm70, WeightFormat::f16},
+                    std::pair{Profile::sm70, WeightFormat::f32}),
+    [](const auto& tested) {
+      return std::string(profile_name(tested.param.first)) + "_" + weight_format_name(tested.param.second);
+    });
+
+// The rounding step itself: rows of every size, against std::ldexp; what it leaves is what it would leave.
+TEST(RowsOfF16, HoldTheRowsValuesWithOneExponent) {
+  constexpr std::int64_t kRowCount = 40, kCols = 33;
+  std::mt19937 random(9);
+  std::vector<float> x(kRowCount * kCols), y;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const int top = static_cast<int>(i / kCols) * 7 - 146;
+    const float v = std::ldexp(1.0f + static_cast<float>(random() % 8192) / 8192.0f,
+                               top - static_cast<int>(random() % 30));
+    x[i] = random() % 2 == 0 ? v : -v;
+  }
+  x[5 * kCols] = INFINITY;
+  x[6 * kCols + 1] = NAN;
+  for (std::int64_t c = 0; c < kCols; ++c) {
+    x[static_cast<std::size_t>(7 * kCols + c)] = 0;
+    x[static_cast<std::size_t>(39 * kCols + c)] = 0x1.FFFp127f;
+  }
+  y = x;
+  std::vector<std::int32_t> exponents(kRowCount, -1), again = exponents;
+  Parallel two(2);
+  cpu::round_f16(two, kRowCount, kCols, {y.data(), kCols}, exponents.data());
+  for (std::int64_t r = 0; r < kRowCount; ++r) {
+    const std::span<const float> row(&x[static_cast<std::size_t>(r * kCols)], kCols);
+    const int e = std::max(row_exponent(row, 0), 0);
+    EXPECT_EQ(exponents[static_cast<std::size_t>(r)], e) << r;
+    for (std::int64_t c = 0; c < kCols; ++c) {
+      const float want = std::ldexp(to_f16(row[static_cast<std::size_t>(c)], e), e);
+      ASSERT_TRUE(test::same_bits(y[static_cast<std::size_t>(r * kCols + c)], want)) << r << " " << c;
+    }
+  }
+  EXPECT_EQ(y[39 * kCols], INFINITY);
+  EXPECT_EQ(exponents[39], num::kMostRowExponent);
+  EXPECT_EQ(num::activation_to_f16(-0x1.FFFFFEp127f, num::kMostRowExponent), 0xFC00u);
+  EXPECT_EQ(num::activation_to_f16(0x1.FFCp127f, num::kMostRowExponent), 0x77FFu);
 }
 
 }  // namespace

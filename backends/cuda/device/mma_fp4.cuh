@@ -12,6 +12,7 @@
 
 #include "backends/cuda/device/mma.cuh"
 #include "core/numerics/codecs.h"
+#include "core/numerics/fused_fp4.h"
 
 namespace nibble::cuda {
 
@@ -21,51 +22,6 @@ constexpr MmaPath kFp4Path = MmaPath::native;
 #else
 constexpr MmaPath kFp4Path = MmaPath::emulated;
 #endif
-
-constexpr int kFp4FractionBits = 35;
-
-struct Fp4Scale {
-  int sig, e;  // sig in units of 1/8
-};
-NIBBLE_HD Fp4Scale split_scale(std::uint32_t byte) {
-  const int field = static_cast<int>(byte >> 3 & 15u), rest = static_cast<int>(byte & 7u);
-  const int sig = field == 0 ? rest : rest + 8;
-  return {(byte & 0x80u) != 0 ? -sig : sig, field == 0 ? -6 : field - 7};
-}
-
-// The fused sum of four blocks and c. s: a block's sum of code products, in units of 1/4; scales: a byte
-// for each block.
-NIBBLE_HD float fused_blocks(const int (&s)[4], std::uint32_t scales_a, std::uint32_t scales_b, float c) {
-  using namespace num::detail;
-  const std::uint32_t c_bits = num::bit_cast<std::uint32_t>(c);
-  bool nan = is_nan(c_bits);
-  int e[4], term[4], m = is_zero(c_bits) ? -100000 : split<-126>(c_bits).e;
-  for (int i = 0; i < 4; ++i) {
-    const std::uint32_t x = scales_a >> (8 * i) & 0xFFu, y = scales_b >> (8 * i) & 0xFFu;
-    nan = nan || (x & 0x7Fu) == 0x7Fu || (y & 0x7Fu) == 0x7Fu;
-    const Fp4Scale u = split_scale(x), v = split_scale(y);
-    e[i] = u.e + v.e;
-    term[i] = s[i] * u.sig * v.sig;  // at most 518,400 units of 2^-8
-    m = e[i] > m ? e[i] : m;
-  }
-  if (nan) return num::bit_cast<float>(0x7FFFFFFFu);
-  if (is_inf(c_bits)) return c;
-  std::int64_t sum = 0;
-  if (!is_zero(c_bits)) {
-    const SigExp v = split<-126>(c_bits);
-    const auto units = static_cast<std::int64_t>(shifted(v.sig, kFp4FractionBits - 23 + v.e - m));
-    sum = c_bits >> 31 == 0 ? units : -units;
-  }
-  for (int i = 0; i < 4; ++i) {
-    const auto magnitude = static_cast<std::uint64_t>(term[i] < 0 ? -term[i] : term[i]);
-    const auto units =
-        static_cast<std::int64_t>(shifted(magnitude, kFp4FractionBits - 8 + e[i] - m));
-    sum += term[i] < 0 ? -units : units;
-  }
-  const bool negative = sum < 0;
-  return truncated<24>(static_cast<std::uint64_t>(negative ? -sum : sum), m - kFp4FractionBits,
-                       negative);
-}
 
 // Eight codes times eight, summed, in units of 1/4.
 NIBBLE_HD int code_products(std::uint32_t a, std::uint32_t b) {
@@ -93,11 +49,11 @@ NIBBLE_HD int code_products(std::uint32_t a, std::uint32_t b) {
 // a, b: 64 codes in order of k.
 NIBBLE_HD float fused_dot64_fp4(const std::uint32_t* a, const std::uint32_t* b, std::uint32_t scales_a,
                                 std::uint32_t scales_b, float c) {
-  int s[4];
+  std::int32_t s[4];
   for (int i = 0; i < 4; ++i) {
     s[i] = code_products(a[2 * i], b[2 * i]) + code_products(a[2 * i + 1], b[2 * i + 1]);
   }
-  return fused_blocks(s, scales_a, scales_b, c);
+  return num::fused_fp4_blocks(s, scales_a, scales_b, c);
 }
 
 #if defined(__CUDACC__)
