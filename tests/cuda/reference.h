@@ -19,7 +19,7 @@ namespace nibble::test {
 
 namespace fused {
 
-inline double num::power_of_two(int e) {  // |e| < 1023
+inline double power_of_two(int e) {  // |e| < 1023
   return num::bit_cast<double>(static_cast<std::uint64_t>(e + 1023) << 52);
 }
 
@@ -33,7 +33,7 @@ inline int exponent_of(float v, int lowest = -126) {
 inline float truncated(double sum, int by) {
   if (sum == 0) return 0.0f;
   const std::uint64_t bits = num::bit_cast<std::uint64_t>(sum) & ~((std::uint64_t{1} << 29) - 1);
-  double v = num::bit_cast<double>(bits) * num::power_of_two(by);
+  double v = num::bit_cast<double>(bits) * power_of_two(by);
   if (std::fabs(v) < 0x1p-126) v = std::trunc(v * 0x1p149) * 0x1p-149;
   if (std::fabs(v) >= 0x1p128) return v > 0 ? INFINITY : -INFINITY;
   return v == 0 ? 0.0f : static_cast<float>(v);  // never -0
@@ -60,7 +60,7 @@ float dot(const float* a, const float* b, float c) {
   }
   if (c != 0) top = std::max(top, exponent_of(c));
   if (top == std::numeric_limits<int>::min()) return 0.0f;
-  const double scale = num::power_of_two(kFraction - top);
+  const double scale = power_of_two(kFraction - top);
   double sum = std::trunc(static_cast<double>(c) * scale);
   for (int i = 0; i < kTerms; ++i) {
     sum += std::trunc(static_cast<double>(a[i]) * static_cast<double>(b[i]) * scale);
@@ -84,13 +84,13 @@ inline float dot64_fp4(const float* a, const float* b, const std::uint8_t* scale
     double sum = 0;
     for (int k = 16 * i; k < 16 * i + 16; ++k) sum += static_cast<double>(a[k]) * static_cast<double>(b[k]);
     e[i] = of_u + of_v;
-    term[i] = sum * (static_cast<double>(u) * num::power_of_two(-of_u)) * (static_cast<double>(v) * num::power_of_two(-of_v));
+    term[i] = sum * (static_cast<double>(u) * power_of_two(-of_u)) * (static_cast<double>(v) * power_of_two(-of_v));
     top = std::max(top, e[i]);
   }
   if (nan) return std::numeric_limits<float>::quiet_NaN();
   if (std::isinf(c)) return c;
-  double sum = std::trunc(static_cast<double>(c) * num::power_of_two(kFraction - top));
-  for (int i = 0; i < 4; ++i) sum += std::trunc(term[i] * num::power_of_two(e[i] + kFraction - top));
+  double sum = std::trunc(static_cast<double>(c) * power_of_two(kFraction - top));
+  for (int i = 0; i < 4; ++i) sum += std::trunc(term[i] * power_of_two(e[i] + kFraction - top));
   return truncated(sum, top - kFraction);
 }
 
