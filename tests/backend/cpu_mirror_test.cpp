@@ -31,7 +31,7 @@ Program whole(ProgramBuilder& p) {
   return program;
 }
 
-// embed -> rms_norm (f16) -> gather (moves h and e) -> head. Row 1's norm is past f16's range.
+// embed -> rms_norm (f16) -> gather (moves h and e) -> head. Norms past f16's range.
 TEST(CpuMirror, RowsOfF16CarryTheirExponents) {
   constexpr std::int64_t kN = 5, kK = 8;
   ModelSpec spec;
@@ -64,7 +64,7 @@ TEST(CpuMirror, RowsOfF16CarryTheirExponents) {
   Batch b;
   b.tokens = {4, 1, 3};
   b.ranges = {{Section::prefill, 0, 0, 3, 0, 0, 0}};
-  b.output_rows = {2, 1};
+  b.output_rows = {1, 2};
   b.sampling.resize(2);
   StepOutput out;
   std::vector<float> normed, gathered, got;
@@ -75,8 +75,7 @@ TEST(CpuMirror, RowsOfF16CarryTheirExponents) {
   });
   ASSERT_EQ(normed.size(), 3u * kK);
   ASSERT_EQ(gathered.size(), 2u * kK);
-  EXPECT_EQ(std::memcmp(gathered.data(), normed.data() + 2 * kK, kK * 4), 0);
-  EXPECT_EQ(std::memcmp(gathered.data() + kK, normed.data() + kK, kK * 4), 0);
+  EXPECT_EQ(std::memcmp(gathered.data(), normed.data() + kK, 2 * kK * 4), 0);
   ASSERT_EQ(got.size(), 2u * kN);
   for (std::size_t o = 0; o < 2; ++o) {
     EXPECT_GT(std::fabs(gathered[o * kK]), 65504.0f);
