@@ -110,14 +110,41 @@ void place_constants(Loaded& l, ModelSpec& spec, Carver& carver) {
   spec.constants.clear();
 }
 
+// Weights that meet NVFP4 activations.
+std::vector<bool> find_fp4(const ModelSpec& spec) {
+  std::vector<bool> found(spec.weights.size());
+  for (const Program& program : spec.programs) {
+    for (const Op& op : program.ops) {
+      const auto* linear = std::get_if<Linear>(&op.args);
+      if (linear == nullptr || linear->x_format.kind != ActivationFormat::Kind::nvfp4_static) continue;
+      const auto id = static_cast<std::size_t>(linear->weight);
+      if (id < found.size()) found[id] = spec.weights[id].format == WeightFormat::nvfp4;
+    }
+  }
+  return found;
+}
+
+// The block-scaled unit has no sign in its scales.
+void check_scale_signs(const Weight& w) {
+  for (const std::byte b : w.block_scales) {
+    if (b > std::byte{0x80} && b < std::byte{0xFF}) {
+      throw Error(ErrorCode::unsupported, "[cuda] " + w.name +
+                                              ": expected block scales without a sign for profile sm120, found " +
+                                              std::to_string(std::to_integer<int>(b)));
+    }
+  }
+}
+
 void place_weights(Loaded& l, ModelSpec& spec, Carver& carver, cudaStream_t stream,
                    const std::function<bool(std::uint64_t)>& loaded) {
   const Block host(Place::pinned, kStagingBytes, "loading"), device(Place::device, kStagingBytes, "loading");
   const Staging staging{host.data(), device.data(), kStagingBytes, stream};
   std::uint64_t done = 0;
-  for (Weight& from : spec.weights) {
-    Weight w = std::move(from);  // dropped, with its owner, at the end of the round
+  const std::vector<bool> fp4 = find_fp4(spec);
+  for (std::size_t i = 0; i < spec.weights.size(); ++i) {
+    Weight w = std::move(spec.weights[i]);  // dropped, with its owner, at the end of the round
     if (w.codes.empty() && w.materialize) w.materialize(w);
+    if (l.path == ArchPath::sm120 && fp4[i]) check_scale_signs(w);
     l.weights.push_back(pack_weight(w, carver.take(image_bytes(w)), staging, l.operand));
     check(cudaStreamSynchronize(stream), w.name.c_str());
     done += w.bytes();

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "backends/cuda/device/f16_rows.cuh"
 #include "backends/cuda/device/weight_decode.cuh"
+#include "core/numerics/row_scale.h"
 #include "nibble/error.h"
 
 namespace nibble::cuda {
@@ -130,7 +130,7 @@ template <WeightFormat F>
 __device__ std::uint32_t operand_of(const Piece& p, const std::byte* row, std::int64_t r, std::int64_t k) {
   if (p.unit != nullptr) {
     const auto field = static_cast<int>(num::bit_cast<std::uint32_t>(p.unit[p.first + r]) >> 23);
-    return to_row_f16(value_of<F>(row, k), field - 127);
+    return num::weight_to_f16(value_of<F>(row, k), field - 127);
   }
   if constexpr (F == WeightFormat::bf16) return reinterpret_cast<const std::uint16_t*>(row)[k];
   return num::float_to_bf16(value_of<F>(row, k));
@@ -146,12 +146,12 @@ __global__ __launch_bounds__(128) void row_units(Piece p) {
   __syncthreads();
   std::uint32_t own = 0;
   for (std::int64_t k = threadIdx.x; k < p.cols; k += 128) {
-    const std::uint32_t m = finite_magnitude(value_of<F>(row, k));
+    const std::uint32_t m = num::finite_magnitude(value_of<F>(row, k));
     own = m > own ? m : own;
   }
   atomicMax(&most, own);
   __syncthreads();
-  if (threadIdx.x == 0) p.unit[p.first + r] = power_of_two(weight_exponent(most));
+  if (threadIdx.x == 0) p.unit[p.first + r] = num::power_of_two(num::weight_exponent(most));
 }
 
 // The word of a step's fragment register pair: what lies in the unit at 32-bit word `at`.

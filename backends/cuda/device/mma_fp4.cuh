@@ -5,7 +5,7 @@
 //   c: (row g; col 2p, 2p+1)  (row g+8; same)
 //   scales, byte i for k 16 i .. 16 i + 15: of row g from lane p = 2 ThreadA, of row g + 8 from the next one;
 //   of column g from lane p = ThreadB; other lanes' are not looked at
-// Scales are not negative where the instruction is the card's own (it has no sign there). All lanes take part.
+// A scale's bit 7 must be 0. All lanes take part.
 #pragma once
 
 #include <cstdint>
@@ -27,29 +27,31 @@ constexpr int kFp4FractionBits = 35;
 struct Fp4Scale {
   int sig, e;  // sig in units of 1/8
 };
+// Bit 7 is not looked at.
 NIBBLE_HD Fp4Scale split_scale(std::uint32_t byte) {
   const int field = static_cast<int>(byte >> 3 & 15u), rest = static_cast<int>(byte & 7u);
-  const int sig = field == 0 ? rest : rest + 8;
-  return {(byte & 0x80u) != 0 ? -sig : sig, field == 0 ? -6 : field - 7};
+  return {field == 0 ? rest : rest + 8, field == 0 ? -6 : field - 7};
 }
 
-// The fused sum of four blocks and c. s: a block's sum of code products, in units of 1/4; scales: a byte
+// The fused sum of four blocks and c; a block with a zero scale takes no part. s: a block's sum of code products, in units of 1/4; scales: a byte
 // for each block.
 NIBBLE_HD float fused_blocks(const int (&s)[4], std::uint32_t scales_a, std::uint32_t scales_b, float c) {
   using namespace num::detail;
   const std::uint32_t c_bits = num::bit_cast<std::uint32_t>(c);
   bool nan = is_nan(c_bits);
-  int e[4], term[4], m = is_zero(c_bits) ? -100000 : split<-126>(c_bits).e;
+  constexpr int kNone = -100000;
+  int e[4], term[4], m = is_zero(c_bits) ? kNone : split<-126>(c_bits).e;
   for (int i = 0; i < 4; ++i) {
     const std::uint32_t x = scales_a >> (8 * i) & 0xFFu, y = scales_b >> (8 * i) & 0xFFu;
     nan = nan || (x & 0x7Fu) == 0x7Fu || (y & 0x7Fu) == 0x7Fu;
     const Fp4Scale u = split_scale(x), v = split_scale(y);
     e[i] = u.e + v.e;
     term[i] = s[i] * u.sig * v.sig;  // at most 518,400 units of 2^-8
-    m = e[i] > m ? e[i] : m;
+    if (u.sig != 0 && v.sig != 0 && e[i] > m) m = e[i];
   }
   if (nan) return num::bit_cast<float>(0x7FFFFFFFu);
   if (is_inf(c_bits)) return c;
+  if (m == kNone) return 0.0f;
   std::int64_t sum = 0;
   if (!is_zero(c_bits)) {
     const SigExp v = split<-126>(c_bits);
@@ -57,6 +59,7 @@ NIBBLE_HD float fused_blocks(const int (&s)[4], std::uint32_t scales_a, std::uin
     sum = c_bits >> 31 == 0 ? units : -units;
   }
   for (int i = 0; i < 4; ++i) {
+    if (term[i] == 0) continue;  // the exponent of a zero scale may lie above m
     const auto magnitude = static_cast<std::uint64_t>(term[i] < 0 ? -term[i] : term[i]);
     const auto units =
         static_cast<std::int64_t>(shifted(magnitude, kFp4FractionBits - 8 + e[i] - m));

@@ -2,9 +2,9 @@
 //   half [rows, cols] f16, exponents [rows] int32, wide [rows, cols] f32
 //   map   block = one row, 256 threads
 //   cost  6 bytes an element, narrow reads twice: bandwidth bound
-#include "backends/cuda/device/f16_rows.cuh"
 #include "backends/cuda/device/rows.cuh"
 #include "backends/cuda/ops/f16_rows.h"
+#include "core/numerics/row_scale.h"
 
 namespace nibble::cuda {
 namespace {
@@ -35,7 +35,7 @@ __global__ __launch_bounds__(kThreads) void widen_kernel(Task t) {
   if (row < 0) return;
   const int e = t.exponents[row];
   for (int c = static_cast<int>(threadIdx.x); c < t.cols; c += kThreads) {
-    t.wide[row * t.wide_stride + c] = from_row_f16(t.half[row * t.half_stride + c], e);
+    t.wide[row * t.wide_stride + c] = num::row_f16_to_float(t.half[row * t.half_stride + c], e);
   }
 }
 
@@ -48,14 +48,14 @@ __global__ __launch_bounds__(kThreads) void narrow_kernel(Task t) {
   const float* wide = t.wide + row * t.wide_stride;
   std::uint32_t own = 0;
   for (int c = static_cast<int>(threadIdx.x); c < t.cols; c += kThreads) {
-    const std::uint32_t m = finite_magnitude(wide[c]);
+    const std::uint32_t m = num::finite_magnitude(wide[c]);
     own = m > own ? m : own;
   }
   atomicMax(&most, own);
   __syncthreads();
-  const int e = buffer_exponent(most);
+  const int e = num::activation_exponent(most);
   for (int c = static_cast<int>(threadIdx.x); c < t.cols; c += kThreads) {
-    t.half[row * t.half_stride + c] = to_row_f16(wide[c], e);
+    t.half[row * t.half_stride + c] = num::activation_to_f16(wide[c], e);
   }
   if (threadIdx.x == 0) t.exponents[row] = e;
 }

@@ -8,10 +8,10 @@
 //   needs nothing; any arch, by emulation outside 7.0
 #include <cstdint>
 
-#include "backends/cuda/device/f16_rows.cuh"
 #include "backends/cuda/device/mma_f16.cuh"
 #include "backends/cuda/device/weight_f16.cuh"
 #include "backends/cuda/ops/linear_parts.cuh"
+#include "core/numerics/row_scale.h"
 
 namespace nibble::cuda {
 namespace {
@@ -87,7 +87,7 @@ __global__ __launch_bounds__(kThreads) void sm70_kernel(LinearParams p) {
     const std::int64_t out = n0 + lane / 4 % 4 * 8 + (i & 1) + (lane & 2) + (i & 4);
     if (t >= rows || out >= p.weight.rows) continue;
     const float scale =
-        p.exponents == nullptr ? activation_scale(p, t) : power_of_two(p.exponents[t]);
+        p.exponents == nullptr ? activation_scale(p, t) : num::power_of_two(p.exponents[t]);
     finish(p, t, out, total[i], scale);
   }
 }
