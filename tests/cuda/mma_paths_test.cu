@@ -225,7 +225,7 @@ void expect_text64(const std::vector<Operands64>& operands, const char* what, Fo
 TEST(FusedDot, OfFp4BlocksEqualsTheText) {
   std::vector<Operands64> operands = operands64(900);
   Hash random{5};
-  for (Operands64& o : operands) {  // the model takes signs of scales too
+  for (Operands64& o : operands) {  // the model does not look at bit 7
     for (auto& row : o.scales_a) for (auto& v : row) v = static_cast<std::uint8_t>(v | (random() % 2 << 7));
   }
   expect_text64(operands, "integers", [&](std::size_t i, int row, int col) {

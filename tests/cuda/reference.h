@@ -78,17 +78,21 @@ inline float dot64_fp4(const float* a, const float* b, const std::uint8_t* scale
   int e[4], top = c == 0 ? std::numeric_limits<int>::min() : exponent_of(c);
   bool nan = std::isnan(c);
   for (int i = 0; i < 4; ++i) {
-    const float u = num::e4m3_to_float(scales_a[i]), v = num::e4m3_to_float(scales_b[i]);
+    const float u = num::e4m3_to_float(scales_a[i] & 0x7Fu), v = num::e4m3_to_float(scales_b[i] & 0x7Fu);
     nan = nan || std::isnan(u) || std::isnan(v);
-    const int of_u = u == 0 ? -6 : exponent_of(u, -6), of_v = v == 0 ? -6 : exponent_of(v, -6);
+    e[i] = 0;
+    term[i] = 0;
+    if (u == 0 || v == 0) continue;  // takes no part
+    const int of_u = exponent_of(u, -6), of_v = exponent_of(v, -6);
     double sum = 0;
     for (int k = 16 * i; k < 16 * i + 16; ++k) sum += static_cast<double>(a[k]) * static_cast<double>(b[k]);
     e[i] = of_u + of_v;
-    term[i] = sum * (static_cast<double>(u) * power_of_two(-of_u)) * (static_cast<double>(v) * power_of_two(-of_v));
+    term[i] = sum * static_cast<double>(u) * static_cast<double>(v) * power_of_two(-e[i]);
     top = std::max(top, e[i]);
   }
   if (nan) return std::numeric_limits<float>::quiet_NaN();
   if (std::isinf(c)) return c;
+  if (top == std::numeric_limits<int>::min()) return 0.0f;
   double sum = std::trunc(static_cast<double>(c) * power_of_two(kFraction - top));
   for (int i = 0; i < 4; ++i) sum += std::trunc(term[i] * power_of_two(e[i] + kFraction - top));
   return truncated(sum, top - kFraction);

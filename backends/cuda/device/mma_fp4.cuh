@@ -5,7 +5,7 @@
 //   c: (row g; col 2p, 2p+1)  (row g+8; same)
 //   scales, byte i for k 16 i .. 16 i + 15: of row g from lane p = 2 ThreadA, of row g + 8 from the next one;
 //   of column g from lane p = ThreadB; other lanes' are not looked at
-// Scales are not negative where the instruction is the card's own (it has no sign there). All lanes take part.
+// A scale's bit 7 must be 0. All lanes take part.
 #pragma once
 
 #include <cstdint>

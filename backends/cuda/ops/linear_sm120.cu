@@ -10,7 +10,7 @@
 // k-step s holds columns 16 s + 2 q, + 1 of row g in nibbles 0, 4 and of row g + 8 in nibbles 1, 5, and the
 // columns 8 further on in nibbles 2, 6 and 3, 7. The instruction wants columns 8 p .. 8 p + 7 in one
 // register: half p % 2 of k-step p / 2, so the words of all four lanes q. The eight scale bytes of a g are
-// rows g, g + 8 of k-steps 0, 1, 2, 3. The unit's scales have no sign: it moves into the codes.
+// rows g, g + 8 of k-steps 0, 1, 2, 3. The unit's scales have no sign: bit 7 is cleared.
 #include <cstdint>
 
 #include "backends/cuda/device/mma_fp4.cuh"
@@ -21,11 +21,6 @@ namespace {
 
 constexpr int kTokens = 8, kThreads = 128;
 static_assert(kThreads / 32 * kUnitRows == kTileRows);
-
-// All eight codes' signs changed where bit 7 of the scale is set.
-__device__ __forceinline__ std::uint32_t with_sign_of(std::uint32_t codes, std::uint32_t scale) {
-  return (scale & 0x80u) != 0 ? codes ^ 0x88888888u : codes;
-}
 
 struct WeightOperand {
   std::uint32_t codes[4], scale;
@@ -49,11 +44,6 @@ __device__ __forceinline__ WeightOperand weight_operand(const WeightImage& w, st
         a.codes[2 * half + lower] |= (even | odd << 4) << (8 * q);
       }
     }
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {  // register i: row g + 8 (i % 2), k-step p / 2 + 2 (i / 2)
-    const std::uint32_t of_half = i < 2 ? v.x : v.y;
-    a.codes[i] = with_sign_of(a.codes[i], of_half >> (16 * (p / 2) + 8 * (i % 2)));
   }
   a.scale = __byte_perm(v.x, v.y, p % 2 == 0 ? 0x6420u : 0x7531u) & 0x7F7F7F7Fu;
   return a;
@@ -82,7 +72,6 @@ __device__ __forceinline__ InputOperand input_operand(const LinearParams& p, std
     const std::byte* codes = p.x + row * p.x_stride + k / 2;
 #pragma unroll
     for (int i = 0; i < 4; ++i) b.codes[half] |= static_cast<std::uint32_t>(codes[i]) << (8 * i);
-    b.codes[half] = with_sign_of(b.codes[half], b.scale >> (8 * (q / 2 + 2 * half)));
   }
   b.scale &= 0x7F7F7F7Fu;
   return b;
