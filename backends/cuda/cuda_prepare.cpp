@@ -154,8 +154,9 @@ void place_weights(Loaded& l, ModelSpec& spec, Carver& carver, cudaStream_t stre
   std::uint64_t done = 0;
   for (Weight& from : spec.weights) {
     Weight w = std::move(from);  // dropped, with its owner, at the end of the round
-    if (w.codes.empty() && w.materialize) w.materialize(w);
-    check_finite_on_all_threads(w);
+    const bool from_file = !w.materialize;
+    if (!from_file && w.codes.empty()) w.materialize(w);
+    if (from_file) check_finite_on_all_threads(w);
     l.weights.push_back(pack_weight(w, carver.take(image_bytes(w)), staging, l.operand));
     check(cudaStreamSynchronize(stream), w.name.c_str());
     done += w.bytes();
