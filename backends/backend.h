@@ -107,9 +107,10 @@ class Backend {
 struct BackendOptions {
   std::int32_t threads = 0;  // CPU: 0 = all the machine's
   std::string kernels;       // CPU: "avx512", "avx2", "portable"; empty = best available
-  std::string mirror;        // CPU: profile to reproduce; empty = f32
+  std::string mirror;        // CPU: profile to reproduce (sm70, sm90, sm120); empty = f32
   std::int32_t index = 0;    // CUDA: which card
   bool graphs = true;        // CUDA: run programs through captured graphs
+  std::string arch_path;     // CUDA: "sm70", "sm90", "sm120"; empty = the card's own
 };
 
 struct BackendEntry {

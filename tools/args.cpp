@@ -147,6 +147,10 @@ void ModelArgs::add_device(CLI::App& app) {
                            "CPU: avx512, avx2, neon or portable (default: the best)"))
       ->type_name("NAME")
       ->group(group);
+  app.add_option("--arch-path", arch_path,
+                 "CUDA: run the kernels of sm70, sm90 or sm120, emulated where the card lacks the instruction")
+      ->type_name("NAME")
+      ->group(group);
   add_choice(app, "--activations", activations, {"a16", "declared"},
              "inputs of linear layers: not quantised, or as the checkpoint declares")
       ->group(group);
@@ -179,6 +183,7 @@ Device ModelArgs::device() const {
   if (!on.empty()) device = Device::parse(on);
   if (threads != 0) device.threads = threads;
   if (!kernels.empty()) device.kernels = kernels;
+  if (!arch_path.empty()) device.arch_path = arch_path;
   return device;
 }
 

@@ -94,7 +94,7 @@ std::int64_t BenchCase::positions() const {
 }
 
 BenchResult run_case(const Model& model, const BenchCase& what, const Repetitions& repetitions,
-                     const Alive& alive) {
+                     const Alive& alive, Trace* trace) {
   const std::int64_t vocab = model.info().vocab;
   const bool prefill = what.kind == BenchCase::Kind::prefill;
   std::vector<Session> sessions;
@@ -135,6 +135,11 @@ BenchResult run_case(const Model& model, const BenchCase& what, const Repetition
   double squares = 0;
   for (const double s : result.samples) squares += (s - result.mean) * (s - result.mean);
   if (count > 1) result.deviation = std::sqrt(squares / (count - 1));
+  if (trace != nullptr) {
+    model.start_trace();
+    once();
+    *trace = model.stop_trace();
+  }
   return result;
 }
 

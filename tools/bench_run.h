@@ -33,9 +33,9 @@ struct Repetitions {
   double seconds = 0;
 };
 
-// One warm-up, then the repetitions. `alive` is asked between steps and repetitions; when it says no,
+// One warm-up, then the repetitions; with `trace`, one more run that is not measured but traced. `alive` is asked between steps and repetitions; when it says no,
 // Interrupted is thrown.
 BenchResult run_case(const Model& model, const BenchCase& what, const Repetitions& repetitions,
-                     const std::function<bool()>& alive);
+                     const std::function<bool()>& alive, Trace* trace = nullptr);
 
 }  // namespace nibble::tool

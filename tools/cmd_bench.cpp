@@ -9,6 +9,7 @@
 #include "nibble/model.h"
 #include "tools/args.h"
 #include "tools/bench_report.h"
+#include "tools/bench_trace.h"
 #include "tools/command.h"
 #include "tools/failure.h"
 #include "tools/load.h"
@@ -54,14 +55,20 @@ class Bench final : public Command {
     add_list(app(), "-n,--decode", decode_, "tokens to generate; 0: none")->group("Rows");
     add_list(app(), "-d,--depth", depth_, "tokens held before decoding")->group("Rows");
     add_list(app(), "-b,--batch", batch_, "sequences that decode together")->group("Rows");
-    repetitions_option_ = add_int(app(), "-r,--repetitions", repetitions_.most, 1, 10000,
-                                  "measured runs of each row (not given: fewer where they take long)");
+    repetitions_option_ =
+        add_int(app(), "-r,--repetitions", repetitions_.most, 1, 10000,
+                "measured runs of each row (not given: fewer where they take long)");
     repetitions_option_->group("Rows");
     seconds_option_ = add_int(app(), "--row-seconds", seconds_, 0, 1 << 20,
                               "no repetition of a row begins after so long (with -r: no limit)");
     seconds_option_->group("Rows");
     app().add_flag("--no-roof", no_roof_, "do not measure the machine's roofs")->group("Rows");
     add_choice(app(), "-o,--output", output_, {"md", "json", "csv"}, "format of the result")
+        ->group("Output");
+    not_empty(app().add_option("--trace", trace_,
+                               "runs each row once more and writes what the device did (Chrome's "
+                               "format); md output gets a summary"))
+        ->type_name("FILE")
         ->group("Output");
     model_.add_device(app());
     model_.add_step_tokens(app());
@@ -72,6 +79,7 @@ class Bench final : public Command {
     console.set_verbosity(model_.output.verbosity());
     check_model();
     const std::vector<BenchCase> cases = plan();
+    if (!trace_.empty()) write_trace(trace_, {});  // refused now, not after the measurements
     const Loaded loaded = load(console);
     const ModelInfo& info = loaded.model.info();
     for (const BenchCase& c : cases) {
@@ -96,19 +104,27 @@ class Bench final : public Command {
     console.out(output_ == "md"    ? report.markdown()
                 : output_ == "csv" ? report.csv()
                                    : report.json());
+    if (!traced_.empty()) {
+      write_trace(trace_, traced_);
+      if (output_ == "md") console.out("\n" + trace_text(traced_));
+    }
     return complete ? kOk : kInterrupted;
   }
 
  private:
   // False when Ctrl-C ended it before the last row: what was measured until then is not lost.
   bool measure(Console& console, const Model& model, const std::vector<BenchCase>& cases,
-               BenchReport& report) const {
+               BenchReport& report) {
     for (const BenchCase& c : cases) {
-      console.progress("bench",
-                       static_cast<double>(report.results.size()) / static_cast<double>(cases.size()),
-                       fmt::format("{}, batch {}", c.name(), c.batch));
+      console.progress(
+          "bench", static_cast<double>(report.results.size()) / static_cast<double>(cases.size()),
+          fmt::format("{}, batch {}", c.name(), c.batch));
       try {
-        report.results.push_back(run_case(model, c, repetitions_, [] { return !interrupted(); }));
+        Trace trace;
+        report.results.push_back(run_case(
+            model, c, repetitions_, [] { return !interrupted(); },
+            trace_.empty() ? nullptr : &trace));
+        if (!trace_.empty()) traced_.push_back({c, std::move(trace)});
       } catch (const Interrupted&) {
         console.note(fmt::format("interrupted in {} batch {}: {} of {} rows are finished", c.name(),
                                  c.batch, report.results.size(), cases.size()));
@@ -197,6 +213,8 @@ class Bench final : public Command {
               *seconds_option_ = nullptr;
   std::string shape_, prefill_ = "512,2048", decode_ = "128", depth_ = "0,1024", batch_ = "1,4",
                       output_ = "md";
+  std::string trace_;
+  std::vector<TracedRow> traced_;
   Repetitions repetitions_;
   int seconds_ = 10;
   bool no_roof_ = false;

@@ -10,6 +10,7 @@
 #include "tools/command.h"
 #include "tools/failure.h"
 #include "tools/load.h"
+#include "tools/parity_digest.h"
 #include "tools/parity_report.h"
 #include "tools/signals.h"
 #include "tools/units.h"
@@ -32,26 +33,38 @@ checkpoint: 9.4e-7, the delta rule); 2e-2 in profiles with 16-bit buffers, where
 costs 1.7e-3 in this measure, and the float64 keys and values are not rounded as the cache is. --bound
 sets another. Codes of quantised activations and sampled tokens must be equal.
 
+--digest runs A alone and prints a hash of each kind of op's outputs, of the logits and of the state at the
+end, as JSON that names the run. --check FILE repeats such a run on A and compares: what a card computed
+once, cpu:mirror reproduces where there is no card.
+
 Exit status: 0 equal (or within the bound), 5 different (or beyond it); others as in nibble --help.
 
 Examples:
   nibble parity models/qwen --a cpu:mirror=sm90 --b cuda
   nibble parity models/qwen --a cpu --b cpu:kernels=portable --json
   nibble parity models/qwen --a cuda --against-oracle -f prompt.txt --decode 16
+  nibble parity models/qwen --a cuda --digest > qwen-sm90.json
+  nibble parity models/qwen --a cpu:mirror=sm90 --check qwen-sm90.json
   nibble parity models/mine --b-model models/mine-repacked --a cpu --b cpu)";
 
 // Long enough for several chunks of the delta rule and more than one step at the default --chunk.
 constexpr const char* kText =
     "A river does not keep its water; it keeps its course. Every spring the melting snow of the "
-    "mountains, 2,469 metres above the sea, fills it again, and every autumn the valley below counts "
-    "what was carried away: sand, branches, a wooden bridge, once the roof of a house. The people who "
+    "mountains, 2,469 metres above the sea, fills it again, and every autumn the valley below "
+    "counts "
+    "what was carried away: sand, branches, a wooden bridge, once the roof of a house. The people "
+    "who "
     "live there have measured the height of the water at the same stone for three hundred years. "
     "Their book begins in 1703 with a single line, \"up to the second mark\", and today a small "
-    "instrument writes a number every ten minutes. Put side by side, the old marks and the new numbers "
-    "tell the same story: a flood is rare in one life and ordinary in ten. What changes is how fast "
-    "it comes. Fields that drank the rain are now roads and roofs, which pass it on at once, and the "
+    "instrument writes a number every ten minutes. Put side by side, the old marks and the new "
+    "numbers "
+    "tell the same story: a flood is rare in one life and ordinary in ten. What changes is how "
+    "fast "
+    "it comes. Fields that drank the rain are now roads and roofs, which pass it on at once, and "
+    "the "
     "wave that took a day from the upper bridge to the mill arrives before noon. So the town has "
-    "learned to listen upstream. When the sensor at the gorge rises by twenty centimetres in an hour, "
+    "learned to listen upstream. When the sensor at the gorge rises by twenty centimetres in an "
+    "hour, "
     "the gates of the old canal open, the meadows by the church are left to the river, and the "
     "children, who are sent home early, watch from the hill how the water finds the way it had "
     "before anyone drew a map.";
@@ -61,10 +74,15 @@ class Parity final : public Command {
   explicit Parity(CLI::App& root)
       : Command(root, "parity", "do two devices agree to the bit, is one near float64?", kFooter) {
     model_.add_path(app());
-    device(a_, "--a", "first device: cpu, cpu:mirror=sm90, cuda:1 (default: the best that is there)");
+    device(a_, "--a",
+           "first device: cpu, cpu:mirror=sm90, cuda:1 (default: the best that is there)");
     device(b_, "--b", "second device, compared with the first");
     app()
         .add_flag("--against-oracle", oracle_, "compare A with float64 instead of B")
+        ->group("Device");
+    app().add_flag("--digest", digest_, "print hashes of what A computes")->group("Device");
+    not_empty(app().add_option("--check", check_, "compare A with hashes of an earlier run"))
+        ->type_name("FILE")
         ->group("Device");
     bound_option_ = add_float(app(), "--bound", bound_, 0, 1e6,
                               "--against-oracle: largest relative L2 error; 0: the profile's");
@@ -77,7 +95,8 @@ class Parity final : public Command {
                "inputs of linear layers: not quantised, or as the checkpoint declares")
         ->group("Device");
     text_.add(app(), "the prompt (default: a text about a river, about 250 words)");
-    add_list(app(), "--tokens", tokens_, "the prompt as token ids; needs no tokenizer")->group("Text");
+    add_list(app(), "--tokens", tokens_, "the prompt as token ids; needs no tokenizer")
+        ->group("Text");
     add_int(app(), "--decode", how_.decode, 0, 1 << 24, "greedy steps after the prompt");
     add_int(app(), "--chunk", how_.chunk, 64, 1 << 20, "prompt rows of one step, a multiple of 64");
     app().add_flag("--keep-going", how_.keep_going, "count differences to the end");
@@ -87,12 +106,22 @@ class Parity final : public Command {
 
   int run(Console& console) override {
     console.set_verbosity(model_.output.verbosity());
+    if ((digest_ || !check_.empty()) && (oracle_ || !b_.empty() || !b_model_.empty())) {
+      throw usage_error(
+          "--digest, --check: expected A alone, found --b, --b-model or --against-oracle");
+    }
+    if (digest_ && !check_.empty()) throw usage_error("expected --digest or --check, found both");
     if (oracle_ && (!b_.empty() || !b_model_.empty())) {
       throw usage_error("--against-oracle: expected no --b and no --b-model beside it, found one");
     }
-    if (!oracle_ && b_.empty()) throw usage_error("expected --b DEVICE or --against-oracle, found none");
+    const bool alone = digest_ || !check_.empty();
+    if (!oracle_ && !alone && b_.empty()) {
+      throw usage_error(
+          "expected --b DEVICE, --against-oracle, --digest or --check FILE, found none");
+    }
     if (!oracle_ && bound_option_->count() > 0) {
-      throw usage_error("--bound: expected --against-oracle beside it, found none (bits are equal or not)");
+      throw usage_error(
+          "--bound: expected --against-oracle beside it, found none (bits are equal or not)");
     }
     if (how_.chunk % 64 != 0) {
       throw usage_error(fmt::format("--chunk: expected a multiple of 64, found {}", how_.chunk));
@@ -102,9 +131,15 @@ class Parity final : public Command {
     how_.activations = model_.load_options().activations;
     how_.bound = static_cast<double>(bound_);
     if (!b_model_.empty()) how_.model_b = model_folder(b_model_);
-    read_prompt(console, folder);
+    Json expected;
+    if (check_.empty()) {
+      read_prompt(console, folder);
+    } else {
+      expected = read_digest(check_, how_);
+    }
     how_.on_load = [&](const LoadProgress& p) {
-      console.progress(p.stage, p.total > 0 ? static_cast<double>(p.done) / static_cast<double>(p.total) : 0,
+      console.progress(p.stage,
+                       p.total > 0 ? static_cast<double>(p.done) / static_cast<double>(p.total) : 0,
                        fmt::format("{} of {}", format_bytes(p.done), format_bytes(p.total)));
       return !interrupted();
     };
@@ -116,20 +151,37 @@ class Parity final : public Command {
     };
     std::optional<ParityReport> bits;
     std::optional<Float64Report> oracle;
+    std::optional<ParityDigest> digest;
     as_load_failure([&] {
       try {
-        if (oracle_) {
+        if (alone) {
+          digest = digest_device(folder, a, how_);
+        } else if (oracle_) {
           oracle = compare_with_float64(folder, a, how_);
         } else {
           bits = compare_devices(folder, a, parse(b_), how_);
         }
       } catch (const Error& e) {
-        if (e.code() == ErrorCode::context_full) throw Failure(kFailed, e.what());  // not the model's fault
+        if (e.code() == ErrorCode::context_full)
+          throw Failure(kFailed, e.what());  // not the model's fault
         throw;
       }
     });
     console.clear_progress();
     if (interrupted()) throw Interrupted{};
+    if (digest && digest_) {
+      console.out(digest_json(*digest, how_).dump() + "\n");
+      return kOk;
+    }
+    if (digest) {
+      const auto lines = digest_differences(expected, digest_json(*digest, how_));
+      for (const std::string& line : lines) console.out("differs   " + line + "\n");
+      if (lines.empty()) {
+        console.out(fmt::format("equal     {} op outputs with {} elements, profile {}\n",
+                                digest->work.ops, digest->work.elements, digest->device.profile));
+      }
+      return lines.empty() ? kOk : kDiffers;
+    }
     const auto report = [&](const auto& r) {
       console.out(json_ ? parity_json(r).dump(2) + "\n" : parity_text(console, r));
     };
@@ -156,27 +208,31 @@ class Parity final : public Command {
     const bool text = text_.text || !text_.file.empty();
     if (!tokens_.empty()) {
       if (text) throw usage_error("--tokens: expected ids or a text, found both");
-      for (const std::int64_t id : parse_list("--tokens", tokens_, 0, (std::int64_t{1} << 31) - 1)) {
+      for (const std::int64_t id :
+           parse_list("--tokens", tokens_, 0, (std::int64_t{1} << 31) - 1)) {
         how_.prompt.push_back(static_cast<std::int32_t>(id));
       }
       return;
     }
     const std::string prompt = text ? text_.read(console, /*strip_newline=*/true) : kText;
     as_load_failure([&] { how_.prompt = Tokenizer::load(folder).encode(prompt); });
-    if (how_.prompt.empty()) throw usage_error("expected a prompt of at least one token, found none");
+    if (how_.prompt.empty())
+      throw usage_error("expected a prompt of at least one token, found none");
   }
 
   ModelArgs model_;
   TextArgs text_;
   ParityOptions how_;
   CLI::Option* bound_option_ = nullptr;
-  std::string a_, b_, b_model_, tokens_;
+  std::string a_, b_, b_model_, tokens_, check_;
   float bound_ = 0;
-  bool oracle_ = false, json_ = false;
+  bool oracle_ = false, digest_ = false, json_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Command> make_parity(CLI::App& root) { return std::make_unique<Parity>(root); }
+std::unique_ptr<Command> make_parity(CLI::App& root) {
+  return std::make_unique<Parity>(root);
+}
 
 }  // namespace nibble::tool

@@ -4,8 +4,11 @@
 #   tools/gpu_check.sh [--stage NAME]... [--deps DIR] [--build DIR] [--out DIR]
 #   --stage   build, ops, sanitize, parity or bench; may be given several times (default: all of them)
 #   --deps    a folder of unpacked Debian packages (dpkg -x) for machines without a package registry
-#   --build   a build that is already there (with bin/nibble and tests/cuda/test_cuda); default build/gpu
-#   --out     where logs and the table go; default build/gpu_check
+#   --build   a build that is already there (bin/nibble, tests/cuda/test_cuda and test_cuda_model); default
+#             build/gpu
+#   --out     where logs, digests and the table go; default build/gpu_check
+# The stage parity leaves digests of what the card computed (digest-*.json); those in tests/data/digests were
+# made so, and the CPU's mirror reproduces them in every test run.
 # Each stage takes less than ten minutes. Ends with status 1 when a stage failed.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -36,8 +39,12 @@ if [ -n "$deps" ]; then
   export LIBRARY_PATH="$libs${LIBRARY_PATH:+:$LIBRARY_PATH}" LD_LIBRARY_PATH="$libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
 
-nibble="$build/bin/nibble" tests="$build/tests/cuda/test_cuda"
-model="$root/tests/data/model/hf-nvfp4-ct"
+nibble="$build/bin/nibble" data="$root/tests/data"
+export NIBBLE_TEST_DATA="$data"
+# CUPTI, which traces need, lies beside the toolkit.
+for cuda in "${CUDA_HOME:-/usr/local/cuda}"/lib64 "${CUDA_HOME:-/usr/local/cuda}"/extras/CUPTI/lib64; do
+  [ -d "$cuda" ] && export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$cuda"
+done
 failed=0
 : >"$out/table.txt"
 
@@ -45,7 +52,8 @@ row() { printf '%-10s %-34s %-8s %6s s  %s\n' "$1" "$2" "$3" "$4" "$5" >>"$out/t
 
 # step STAGE NAME COMMAND...: runs it into a log of its own and writes a row; the last line that the
 # log's `summary` pattern finds stands behind it.
-summary='^(\[  (PASSED|FAILED) .*|.*ERROR SUMMARY.*|.*equal.*|.*differ.*)$'
+profiles="sm90 sm120 sm70"
+summary='PASSED|FAILED|SUMMARY|^equal|^differs|within|error'
 step() {
   local stage="$1" name="$2" log started=$SECONDS verdict=ok
   shift 2
@@ -58,29 +66,48 @@ step() {
 build_all() {
   cmake -S "$root" -B "$build" -G "$(generator)" -DCMAKE_BUILD_TYPE=Release -DNIBBLE_CUDA=ON \
     -DNIBBLE_CUDA_ARCHITECTURES="${NIBBLE_CUDA_ARCHITECTURES:-90a}" -DNIBBLE_CPU_ISAS="avx2;avx512" &&
-    cmake --build "$build" --parallel "$(jobs)" --target nibble_cli test_cuda
+    cmake --build "$build" --parallel "$(jobs)" --target nibble_cli test_cuda test_cuda_model
 }
+
+# Those that are quick under tools that make kernels 10 to 100 times slower; together they launch every op.
+small='*small_17_*:*small_1_*:*CudaRows*/3:*CudaRows*/17:*Empty*:*Counts*:*EmbedBits*'
 
 for stage in $stages; do
   case "$stage" in
     build) step build "nibble and its CUDA tests" build_all ;;
-    ops) step ops "all cases" "$tests" --gtest_brief=1 ;;
+    ops)
+      step ops "ops, all cases" "$build/tests/cuda/test_cuda" --gtest_brief=1
+      step ops "the checkpoint" "$build/tests/cuda/test_cuda_model" --gtest_brief=1 ;;
     sanitize)
-      # The small cases: the tools make kernels 10 to 100 times slower.
       for tool in memcheck racecheck initcheck; do
-        NIBBLE_CASES=small step sanitize "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 "$tests" \
-          --gtest_brief=1 --gtest_filter='*Small*:*small*'
+        step sanitize "$tool, ops" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+          "$build/tests/cuda/test_cuda" --gtest_brief=1 --gtest_filter="$small"
+        step sanitize "$tool, the checkpoint" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+          "$build/tests/cuda/test_cuda_model" --gtest_brief=1 --gtest_filter='*WritesTheText'
       done ;;
     parity)
-      for kind in model/hf-nvfp4-ct model/hf-nvfp4-modelopt model/hf-bf16; do
-        [ -d "$root/tests/data/$kind" ] || continue
-        step parity "$kind" "$nibble" parity "$root/tests/data/$kind" --a cpu:mirror=sm90 --b cuda
-      done ;;
+      for checkpoint in hf-nvfp4-ct hf-nvfp4-modelopt; do
+        for profile in $profiles; do
+          for activations in a16 declared; do
+            step parity "$checkpoint $profile $activations" "$nibble" parity "$data/model/$checkpoint" \
+              --a "cpu:mirror=$profile" --b "cuda:arch-path=$profile" --activations $activations
+          done
+          name="$checkpoint.$profile.json"
+          "$nibble" parity "$data/model/$checkpoint" --a "cuda:arch-path=$profile" --digest -q >"$out/digest-$name"
+          if [ -f "$data/digests/$name" ]; then
+            step parity "$name" "$nibble" parity "$data/model/$checkpoint" --a "cuda:arch-path=$profile" \
+              --check "$data/digests/$name"
+          fi
+        done
+      done
+      step parity "cuda against float64" "$nibble" parity "$data/model/hf-nvfp4-ct" --a cuda --against-oracle ;;
     bench)
       for device in cuda cuda:graphs=off; do
-        step bench "shipped checkpoint, $device" "$nibble" bench "$model" --device "$device" -o md
+        step bench "shipped checkpoint, $device" "$nibble" bench "$data/model/hf-nvfp4-ct" --device "$device" \
+          -p 512,2048 -n 64 -b 1,8 -r 5 -o md
       done
-      step bench "27B shapes, 8 layers" "$nibble" bench --synthetic qwen3_5-27b --layers 8 --device cuda -p 512 -n 32 -o md ;;
+      step bench "27B shapes, 8 layers" "$nibble" bench --synthetic qwen3_5-27b --layers 8 --device cuda -p 2048 \
+        -n 32 -b 1,8 -d 0 -r 3 -o md --trace "$out/trace.json" ;;
   esac
 done
 

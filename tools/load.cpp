@@ -84,7 +84,10 @@ void as_load_failure(const std::function<void()>& work) {
     if (e.code() == ErrorCode::cancelled) throw Interrupted{};
     // A device or kernels that this machine has not: the command line named them, not the model.
     const std::string_view text = e.what();
-    const bool named = text.starts_with("[device]") || text.starts_with("[cpu] kernels");
+    const bool named = text.starts_with("[device]") || text.starts_with("[cpu] kernels") ||
+                       text.starts_with("[cpu] mirror") ||
+                       (text.starts_with("[cuda]") && e.code() != ErrorCode::out_of_memory &&
+                        e.code() != ErrorCode::internal);
     throw Failure(named ? kUsage : load_exit_code(e.code()), e.what());
   } catch (const std::bad_alloc&) {
     throw Failure(kNoMemory, "out of memory while loading the model");

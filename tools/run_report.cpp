@@ -74,17 +74,23 @@ std::string RunReport::text() const {
   const StepStats stats = loaded_.model.stats();
   std::string out = fmt::format(
       "model      {}, {} of weights, loaded in {}\n"
-      "device     {} ({}), {} threads, kernels {}, profile {}, activations {}\n"
+      "device     {} ({}), {}kernels {}, profile {}, activations {}\n"
       "prompt     {} tokens in {}, {} tokens/s\n"
       "new        {} tokens, {} after the first, {} tokens/s\n"
       "stop       {}\n"
       "seed       {}\n"
-      "steps      {} with {} ops, {} arena allocations inside\n",
+      "steps      {} with {} launches, {} arena allocations inside\n",
       info.architecture, format_bytes(info.weight_bytes), format_seconds(loaded_.seconds),
-      info.backend, info.device, info.threads, info.kernels, info.profile, info.activations,
-      prompt_tokens_, format_seconds(prompt_seconds()), format_rate(prompt_rate()), tokens_.size(),
+      info.backend, info.device, info.threads > 0 ? fmt::format("{} threads, ", info.threads) : "",
+      info.kernels, info.profile, info.activations, prompt_tokens_,
+      format_seconds(prompt_seconds()), format_rate(prompt_rate()), tokens_.size(),
       format_seconds(new_seconds()), format_rate(new_rate()), stop_reason_, how_.seed, stats.steps,
       stats.launches, stats.allocations);
+  if (info.backend != "cpu") {
+    out += fmt::format("bus        {} to the device, {} back\n",
+                       format_bytes(stats.host_to_device_bytes),
+                       format_bytes(stats.device_to_host_bytes));
+  }
   for (const auto& [op, kernel] : stats.kernels)
     out += fmt::format("kernel     {}: {}\n", op, kernel);
   return out;

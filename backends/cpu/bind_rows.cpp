@@ -92,6 +92,8 @@ Binder::Call Binder::call(const Linear& a) {
   const Kind kind = a.x_format.kind;
   if (kind == Kind::none) {
     args.x = f32("x", a.x, w.cols).data;
+    args.x_exponents = exponents(a.x);
+    expect(l_.profile != Profile::sm70 || args.x_exponents != nullptr, "x", "rows of f16");
   } else {
     args.codes = reinterpret_cast<const std::uint8_t*>(
         address("x", a.x, DType::u8, code_columns(kind, w.cols)));
@@ -110,7 +112,8 @@ Binder::Call Binder::call(const Linear& a) {
   return [&l = l_, args, rows = y.rows](const Step& step) {
     LinearArgs now = args;
     now.rows = step.count(rows);
-    l.mirror ? linear_fused(l.isa, l.parallel, now) : linear(l.isa, l.parallel, now);
+    l.profile == Profile::f32 ? linear(l.isa, l.parallel, now)
+                              : linear_fused(l.profile, l.isa, l.parallel, now);
   };
 }
 
@@ -166,9 +169,16 @@ Binder::Call Binder::call(const GatherRows& a) {
   expect(x.rows == Rows::tokens, "x", "one row for each token");
   expect(y.rows == Rows::outputs, "y", "one row for each output");
   output_ = a.y;
-  return [&l = l_, x, y](const Step& step) {
+  const std::int32_t* const from = exponents(a.x);
+  std::int32_t* const to = exponents(a.y);
+  expect((from == nullptr) == (to == nullptr), "y", "the type of x");
+  return [&l = l_, x, y, from, to](const Step& step) {
     gather_rows(l.parallel, {x.data, x.stride}, step.batch.output_rows.data(), step.outputs(),
                 x.cols, {y.data, y.stride});
+    if (to == nullptr) return;
+    for (std::size_t o = 0; o < step.batch.output_rows.size(); ++o) {
+      to[o] = from[step.batch.output_rows[o]];
+    }
   };
 }
 
@@ -181,8 +191,11 @@ std::pair<std::string, std::string> implementation(const Loaded& l, const Op& op
   if (linear->x_format.kind != Kind::none) {
     kind += std::string(" x ") + activation_format_name(linear->x_format.kind);
   }
-  return {kind, (l.mirror ? "fused sums in panels of " : "panels of ") + std::to_string(kPanelRows) +
-                    ", " + isa};
+  const bool fp4 = uses_fp4(l.profile, w.format, linear->x_format);
+  const char* const how = l.profile == Profile::f32 ? "panels of "
+                          : fp4                     ? "block-scaled fused sums in panels of "
+                                                    : "fused sums in panels of ";
+  return {kind, how + std::to_string(kPanelRows) + ", " + isa};
 }
 
 }  // namespace nibble::cpu

@@ -89,7 +89,7 @@ Binder::Call Binder::call(const QkNormRope& a) {
   output_ = a.q_out;
   return
       [&l = l_, a, q, k, v, out, q_norm, k_norm, positions, table = rope.data,
-       rounded = rounded_](const Step& step) {
+       bf16_keys = rounded_ && l_.profile != Profile::sm70](const Step& step) {
         SequenceContext c = context(l);
         qk_norm_rope(c, l.kv,
                      {{q.data, q.stride},
@@ -106,7 +106,7 @@ Binder::Call Binder::call(const QkNormRope& a) {
                       step.batch.ranges,
                       step.batch.pages,
                       {out.data, out.stride},
-                      rounded});
+                      bf16_keys});
       };
 }
 

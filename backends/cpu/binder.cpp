@@ -1,30 +1,35 @@
 #include "backends/cpu/binder.h"
 
-#include "backends/cpu/mirror.h"
 #include "core/base/bytes.h"
 #include "nibble/error.h"
 
 namespace nibble::cpu {
 
-BoundProgram bind(Loaded& loaded, const Program& program, const std::vector<bool>& rounded) {
+BoundProgram bind(Loaded& loaded, const Program& program, const Widened& wide) {
   BoundProgram bound;
   bound.limits.cls = program.cls;
   bound.limits.name = program.cls.name();
-  Binder binder(loaded, program, bound);
+  Binder binder(loaded, program, wide, bound);
   bound.ops.reserve(program.ops.size());
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
-    bound.ops.push_back(binder.bind(program.ops[i], !rounded.empty() && rounded[i]));
+    bound.ops.push_back(binder.bind(program.ops[i], !wide.rounded.empty() && wide.rounded[i]));
   }
   return bound;
 }
 
 // The rows that an op has written, where they are float32.
-static void round_output(Loaded& l, const BoundOp& op, float* data, const Step& step) {
+static void round_output(Loaded& l, const BoundOp& op, float* data, std::int32_t* exponents,
+                         const Step& step) {
   const Tensor& t = op.output;
   const auto section = op.section == nullptr ? 0 : static_cast<std::size_t>(*op.section);
   const std::int64_t first = op.section == nullptr ? 0 : step.first_row[section];
   const std::int64_t rows = op.section == nullptr ? step.count(t.rows) : step.rows_of[section];
-  round_bf16(l.parallel, rows, t.cols, {data + first * t.stride, t.stride});
+  const Out y = {data + first * t.stride, t.stride};
+  if (exponents == nullptr) {
+    round_bf16(l.parallel, rows, t.cols, y);
+  } else {
+    round_f16(l.parallel, rows, t.cols, y, exponents + first);
+  }
 }
 
 BoundOp Binder::bind(const Op& op, bool rounded) {
@@ -40,13 +45,16 @@ BoundOp Binder::bind(const Op& op, bool rounded) {
     bound.output = output_;
     bound.section = section_;
   }
-  if (rounded) {
+  if (rounded && !std::holds_alternative<GatherRows>(op.args)) {  // that one moves what is rounded
     expect(output_.valid(), "output", "one tensor that is rounded");
+    std::int32_t* const e = exponents(output_);
+    const Buffer& buffer = program_.buffers[static_cast<std::size_t>(output_.buffer)];
+    expect(e == nullptr || output_.cols == buffer.cols, "output", "whole rows of its buffer");
     float* const data = f32("output", output_).data;
     bound.run = [&l = l_, run = std::move(bound.run), of = BoundOp{&op, {}, bound.data, output_, section_},
-                 data](const Step& step) {
+                 data, e](const Step& step) {
       run(step);
-      round_output(l, of, data, step);
+      round_output(l, of, data, e, step);
     };
   }
   return bound;
@@ -98,6 +106,13 @@ std::byte* Binder::address(const char* field, const Tensor& t, DType dtype,
 
 Binder::View Binder::f32(const char* field, const Tensor& t, std::int64_t cols) const {
   return {reinterpret_cast<float*>(address(field, t, DType::f32, cols)), t.stride, t.cols, t.rows};
+}
+
+std::int32_t* Binder::exponents(const Tensor& t) const {
+  const auto id = static_cast<std::size_t>(t.buffer);
+  if (id >= wide_.exponents.size() || wide_.exponents[id] < 0) return nullptr;
+  return reinterpret_cast<std::int32_t*>(l_.scratch_block.data() + program_.buffers[id].offset +
+                                         wide_.exponents[id]);
 }
 
 Binder::View Binder::rows_like(const char* field, const Tensor& t, const View& other,

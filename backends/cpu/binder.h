@@ -14,9 +14,9 @@ class Binder {
  public:
   using Call = std::function<void(const Step&)>;
 
-  Binder(Loaded& loaded, const Program& program, BoundProgram& bound)
-      : l_(loaded), program_(program), bound_(bound) {}
-  // `rounded`: the op's output is rounded to bf16 (mirror.h).
+  Binder(Loaded& loaded, const Program& program, const Widened& wide, BoundProgram& bound)
+      : l_(loaded), program_(program), wide_(wide), bound_(bound) {}
+  // `rounded`: the op's output is rounded (mirror.h).
   BoundOp bind(const Op& op, bool rounded);
 
  private:
@@ -51,6 +51,8 @@ class Binder {
   // scratch.
   std::byte* address(const char* field, const Tensor& t, DType dtype, std::int64_t cols) const;
   View f32(const char* field, const Tensor& t, std::int64_t cols = 0) const;
+  // Where the rows of an f16 buffer have their exponents; null for others.
+  std::int32_t* exponents(const Tensor& t) const;
   View rows_like(const char* field, const Tensor& t, const View& other,
                  std::int64_t cols = 0) const;
   const PackedWeight& weight(WeightId id) const;
@@ -62,6 +64,7 @@ class Binder {
 
   Loaded& l_;
   const Program& program_;
+  const Widened& wide_;
   BoundProgram& bound_;
   const Op* op_ = nullptr;
   Tensor output_;

@@ -59,17 +59,22 @@ std::int64_t now_ns() {
 }  // namespace
 
 CpuBackend::CpuBackend(const BackendOptions& options)
-    : mirror_(options.mirror), isa_(isa_from_name(options.kernels)), parallel_(options.threads) {
-  check_mirror(mirror_);
+    : profile_(profile_from_name(options.mirror)),
+      isa_(isa_from_name(options.kernels)),
+      parallel_(options.threads) {
+  if (!options.arch_path.empty()) {
+    throw Error(ErrorCode::unsupported, "[cpu] arch-path: only a CUDA card has one, found \"" +
+                                            options.arch_path + "\"");
+  }
   const MachineMemory memory = machine_memory();
   device_.backend = "cpu";
   device_.name = processor_name();
   device_.profile = "f32";
   device_.kernels = isa_name(isa_);
   if (mirrors()) {
-    device_.profile = mirror_;
+    device_.profile = options.mirror;
     device_.kernels += ", mirror";
-    device_.operand = DType::bf16;
+    device_.operand = operand_type(profile_);
   }
   device_.threads = parallel_.threads();
   device_.memory = memory.total;

@@ -9,6 +9,7 @@
 
 #include "backends/backend.h"
 #include "backends/cpu/isa.h"
+#include "backends/cpu/mirror.h"
 #include "backends/cpu/parallel.h"
 
 namespace nibble::cpu {
@@ -40,11 +41,11 @@ class CpuBackend final : public Backend {
   Trace stop_trace() override;
 
  private:
-  bool mirrors() const { return !mirror_.empty(); }
+  bool mirrors() const { return profile_ != Profile::f32; }
   Loaded& loaded(const char* who) const;
   Loaded& loaded(const char* who, std::int32_t slot) const;
 
-  std::string mirror_;
+  Profile profile_;
   Isa isa_;
   mutable Parallel parallel_;
   DeviceInfo device_;

@@ -71,13 +71,14 @@ void place_weights(Loaded& l, ModelSpec& spec, Carver& carver,
                    const std::function<bool(std::uint64_t)>& loaded) {
   std::uint64_t done = 0;
   const NibbleOrder order = nibble_order(l.isa);
+  const WeightOperand operand = weight_operand(l.profile);
   for (Weight& from : spec.weights) {
     Weight w = std::move(from);  // dropped, with its owner, at the end of the round
     const bool from_file = !w.materialize;
     if (!from_file && w.codes.empty()) w.materialize(w);
-    std::byte* const arena = carver.take(packed_bytes(w));
+    std::byte* const arena = carver.take(packed_bytes(w, operand));
     if (from_file) expect_finite(l, w);
-    l.weights.push_back(pack(w, arena, l.parallel, order));
+    l.weights.push_back(pack(w, arena, l.parallel, order, operand));
     done += w.bytes();
     if (loaded && !loaded(done)) {
       throw Error(ErrorCode::cancelled, "[cpu] loading was cancelled at weight " + w.name);
@@ -106,7 +107,8 @@ std::vector<bool> find_taps(const ModelSpec& spec) {
   return taps;
 }
 
-Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int threads, bool mirror) {
+Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int threads, Profile profile) {
+  const bool mirror = profile != Profile::f32;
   Workspace w;
   const auto need = [&w](std::uint64_t bytes) { w.bytes = std::max(w.bytes, round64(bytes)); };
   for (const Program& program : spec.programs) {
@@ -137,7 +139,9 @@ Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int thr
 MemoryPlan CpuBackend::plan(const ModelSpec& spec, const StateSizes& sizes) const {
   check_sizes(sizes);
   MemoryPlan plan;
-  for (const Weight& w : spec.weights) plan.weights += round64(packed_bytes(w));
+  for (const Weight& w : spec.weights) {
+    plan.weights += round64(packed_bytes(w, weight_operand(profile_)));
+  }
   for (const Constant& c : spec.constants) plan.constants += round64(elements(c) * sizeof(float));
   plan.kv = round64(KvArena::bytes(spec.state, sizes));
   plan.delta = round64(DeltaArena::bytes(spec.state, sizes));
@@ -149,12 +153,12 @@ MemoryPlan CpuBackend::plan(const ModelSpec& spec, const StateSizes& sizes) cons
     std::int64_t bytes = p.scratch_bytes;
     if (mirrors()) {
       Program wide = p;
-      widen(wide);
+      widen(wide, profile_);
       bytes = wide.scratch_bytes;
     }
     plan.scratch = std::max(plan.scratch, round64(static_cast<std::uint64_t>(bytes)));
   }
-  plan.scratch += plan_workspace(spec, sizes, parallel_.threads(), mirrors()).bytes;
+  plan.scratch += plan_workspace(spec, sizes, parallel_.threads(), profile_).bytes;
   return plan;
 }
 
@@ -162,7 +166,7 @@ void CpuBackend::prepare(ModelSpec spec, const StateSizes& sizes,
                          const std::function<bool(std::uint64_t)>& loaded) {
   const FloatEnv env;
   const MemoryPlan memory = plan(spec, sizes);
-  auto l = std::make_unique<Loaded>(isa_, parallel_, mirrors());
+  auto l = std::make_unique<Loaded>(isa_, parallel_, profile_);
   l->sizes = sizes;
   l->layout = spec.state;
   l->weight_block = Block(memory.weights + memory.constants, "weights", arenas_made_);
@@ -179,7 +183,7 @@ void CpuBackend::prepare(ModelSpec spec, const StateSizes& sizes,
   l->counts = TokenCounts(sizes, state.take(TokenCounts::bytes(sizes)));
   for (std::int32_t slot = 0; slot < sizes.slots; ++slot) l->delta.reset(slot);
   l->checker = BatchChecker(sizes);
-  l->workspace = plan_workspace(spec, sizes, parallel_.threads(), mirrors());
+  l->workspace = plan_workspace(spec, sizes, parallel_.threads(), profile_);
   l->workspace.data = l->scratch_block.data() + (memory.scratch - l->workspace.bytes);
 
   Carver carver(l->weight_block.data());
@@ -190,8 +194,8 @@ void CpuBackend::prepare(ModelSpec spec, const StateSizes& sizes,
   std::vector<std::pair<std::string, std::string>> kernels;
   std::int64_t outputs = 0;
   for (Program& program : l->programs) {
-    const std::vector<bool> rounded = mirrors() ? widen(program) : std::vector<bool>();
-    l->bound.push_back(cpu::bind(*l, program, rounded));  // not std::bind
+    const Widened wide = widen(program, profile_);
+    l->bound.push_back(cpu::bind(*l, program, wide));  // not std::bind
     outputs = std::max(outputs, program.cls.max_outputs);
     for (const Op& op : program.ops) {
       auto entry = implementation(*l, op);

@@ -10,6 +10,7 @@
 #include "backends/backend.h"
 #include "backends/cpu/isa.h"
 #include "backends/cpu/memory.h"
+#include "backends/cpu/mirror.h"
 #include "backends/cpu/ops/sample.h"
 #include "backends/cpu/packed_weight.h"
 #include "backends/cpu/parallel.h"
@@ -49,11 +50,11 @@ struct Workspace {
 };
 
 struct Loaded {
-  Loaded(Isa with, Parallel& across, bool mirrors) : isa(with), parallel(across), mirror(mirrors) {}
+  Loaded(Isa with, Parallel& across, Profile of) : isa(with), parallel(across), profile(of) {}
 
   Isa isa;
   Parallel& parallel;
-  bool mirror;  // of sm90
+  Profile profile;
   StateSizes sizes;
   StateLayout layout;
   std::vector<Program> programs;  // bound ops point into it
@@ -73,11 +74,10 @@ struct Loaded {
 // else.
 std::vector<bool> find_taps(const ModelSpec& spec);
 // What the ops of these programs need besides their buffers.
-Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int threads, bool mirror);
+Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int threads, Profile profile);
 // Resolves every tensor once. Throws Error(internal) for a program that does not fit its buffers,
 // weights or constants.
-// `rounded`: mirror.h; empty for none.
-BoundProgram bind(Loaded& loaded, const Program& program, const std::vector<bool>& rounded);
+BoundProgram bind(Loaded& loaded, const Program& program, const Widened& wide);
 // Which implementation serves an op: {"linear nvfp4", "panels of 16, avx2"}.
 std::pair<std::string, std::string> implementation(const Loaded& loaded, const Op& op);
 

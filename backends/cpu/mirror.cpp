@@ -2,52 +2,80 @@
 
 #include <algorithm>
 
-#include "core/numerics/codecs.h"
+#include "core/numerics/row_scale.h"
 #include "core/program/planner.h"
 #include "nibble/error.h"
 
 namespace nibble::cpu {
+namespace {
 
-void check_mirror(const std::string& profile) {
-  if (profile.empty() || profile == "sm90") return;
-  throw Error(ErrorCode::unsupported,
-              "[cpu] mirror: expected one of the profiles that can be mirrored (sm90), found \"" +
-                  profile + "\"");
+template <class RowBody>
+void over_rows(Parallel& parallel, std::int64_t rows, std::int64_t cols, const RowBody& body) {
+  parallel(rows, std::max<std::int64_t>(1, 32768 / cols), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) body(r);
+  });
 }
 
-std::vector<bool> widen(Program& program) {
+}  // namespace
+
+Profile profile_from_name(const std::string& name) {
+  if (name.empty()) return Profile::f32;
+  if (name == "sm70") return Profile::sm70;
+  if (name == "sm90") return Profile::sm90;
+  if (name == "sm120") return Profile::sm120;
+  throw Error(ErrorCode::unsupported,
+              "[cpu] mirror: expected one of the profiles that can be mirrored (sm70, sm90, sm120), "
+              "found \"" +
+                  name + "\"");
+}
+
+Widened widen(Program& program, Profile profile) {
+  Widened wide;
+  if (profile == Profile::f32) return wide;
+  const DType operand = operand_type(profile);
   for (Buffer& b : program.buffers) {
-    if (b.dtype != DType::bf16) continue;
+    wide.exponents.push_back(-1);
+    if (b.dtype != operand) continue;
     b.dtype = DType::f32;
     b.bytes *= 2;
+    if (operand != DType::f16) continue;
+    wide.exponents.back() = b.bytes;
+    b.bytes += program.rows_of(b.rows) * static_cast<std::int64_t>(sizeof(std::int32_t));
   }
-  const auto narrow = [](Tensor& t) {
-    const bool was = t.valid() && t.dtype == DType::bf16;
+  const auto narrow = [operand](Tensor& t) {
+    const bool was = t.valid() && t.dtype == operand;
     if (was) t.dtype = DType::f32;
     return was;
   };
-  std::vector<bool> rounded;
   for (Op& op : program.ops) {
     bool writes = false;
     visit_tensors(op.args, [&](Tensor& t) { narrow(t); }, [&](Tensor& t) { writes |= narrow(t); });
-    rounded.push_back(writes);
+    wide.rounded.push_back(writes);
   }
   narrow(program.logits);
   // In place only what already was: an op that writes over its input would round that as well.
   plan(program, {.in_place = false});
-  return rounded;
+  return wide;
 }
 
 void round_bf16(Parallel& parallel, std::int64_t rows, std::int64_t cols, Out y) {
-  parallel(rows, std::max<std::int64_t>(1, 32768 / cols),
-           [&](std::int64_t begin, std::int64_t end) {
-             for (std::int64_t r = begin; r < end; ++r) {
-               float* const row = y.data + r * y.stride;
-               for (std::int64_t c = 0; c < cols; ++c) {
-                 row[c] = num::bf16_to_float(num::float_to_bf16(row[c]));
-               }
-             }
-           });
+  over_rows(parallel, rows, cols, [&](std::int64_t r) {
+    float* const row = y.data + r * y.stride;
+    for (std::int64_t c = 0; c < cols; ++c) row[c] = num::bf16_to_float(num::float_to_bf16(row[c]));
+  });
+}
+
+void round_f16(Parallel& parallel, std::int64_t rows, std::int64_t cols, Out y, std::int32_t* exponents) {
+  over_rows(parallel, rows, cols, [&](std::int64_t r) {
+    float* const row = y.data + r * y.stride;
+    std::uint32_t amax = 0;
+    for (std::int64_t c = 0; c < cols; ++c) amax = std::max(amax, num::finite_magnitude(row[c]));
+    const int e = num::activation_exponent(amax);
+    for (std::int64_t c = 0; c < cols; ++c) {
+      row[c] = num::row_f16_to_float(num::activation_to_f16(row[c], e), e);
+    }
+    exponents[r] = e;
+  });
 }
 
 }  // namespace nibble::cpu

@@ -1,25 +1,47 @@
 // mirror.h: how programs of a 16-bit profile run on float32 kernels with that profile's bits.
 //
-// A buffer that holds bf16 on the device becomes float32 here, its values stay those that bf16 can
-// hold: after the op that writes it, its rows are rounded once. So every kernel reads the widened
-// inputs that the profile promises, and only Linear has loops of its own.
+// A buffer that holds bf16 or f16 on the device becomes float32 here, its values stay those that the
+// device's can hold: after the op that writes it, its rows are rounded once. So every kernel reads the
+// widened inputs that the profile promises, and only Linear has loops of its own. An f16 row has an
+// exponent (core/numerics/row_scale.h); it lies behind the buffer's rows, one int32 each.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "backends/cpu/ops/rowwise.h"
+#include "backends/cpu/packed_weight.h"
 #include "core/program/program.h"
 
 namespace nibble::cpu {
 
-// Throws Error(unsupported) for a profile that cannot be mirrored; empty: none wanted.
-void check_mirror(const std::string& profile);
+enum class Profile : std::uint8_t { f32, sm70, sm90, sm120 };
 
-// Replans a program with float32 instead of bf16 buffers; for each op: its output is to be rounded.
-std::vector<bool> widen(Program& program);
+// By name; empty: f32. Throws Error(unsupported) for a profile that cannot be mirrored.
+Profile profile_from_name(const std::string& name);
+// Of buffers between ops.
+constexpr DType operand_type(Profile p) {
+  return p == Profile::f32 ? DType::f32 : p == Profile::sm70 ? DType::f16 : DType::bf16;
+}
+// Of unquantised weights.
+constexpr WeightOperand weight_operand(Profile p) {
+  return p == Profile::f32    ? WeightOperand::stored
+         : p == Profile::sm70 ? WeightOperand::f16
+                              : WeightOperand::bf16;
+}
+
+struct Widened {
+  std::vector<bool> rounded;            // for each op: its output is to be rounded; empty: none is
+  std::vector<std::int64_t> exponents;  // for each buffer: where its row exponents are in it, or -1
+};
+
+// Replans a program with float32 instead of 16-bit buffers.
+Widened widen(Program& program, Profile profile);
 
 // To bf16 and back, to nearest even.
 void round_bf16(Parallel& parallel, std::int64_t rows, std::int64_t cols, Out y);
+// To f16 with row exponents and back.
+void round_f16(Parallel& parallel, std::int64_t rows, std::int64_t cols, Out y, std::int32_t* exponents);
 
 }  // namespace nibble::cpu

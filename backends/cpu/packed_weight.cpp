@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "core/numerics/row_scale.h"
 #include "nibble/error.h"
 
 namespace nibble::cpu {
@@ -35,12 +36,20 @@ int element_bytes(WeightFormat f) {
   }
 }
 
+bool is_plain(WeightFormat f) {
+  return f == WeightFormat::f32 || f == WeightFormat::f16 || f == WeightFormat::bf16;
+}
+WeightFormat packed_format(WeightFormat f, WeightOperand operand) {
+  if (operand == WeightOperand::stored || !is_plain(f)) return f;
+  return operand == WeightOperand::bf16 ? WeightFormat::bf16 : WeightFormat::f16;
+}
+
 struct Sizes {
   std::int64_t panels = 0, panel_bytes = 0;
   std::uint64_t alpha_at = 0, block_at = 0, block_count = 0, total = 0;
 };
 
-Sizes sizes_of(const Weight& w) {
+Sizes sizes_of(const Weight& w, WeightOperand operand) {
   if (w.rows <= 0 || w.cols <= 0 || w.rows > kMaxDim || w.cols > kMaxDim) {
     fail(ErrorCode::bad_file, w,
          "expected a matrix of 1 to 2^31 rows and columns, found [" + std::to_string(w.rows) +
@@ -79,7 +88,7 @@ Sizes sizes_of(const Weight& w) {
   s.panels = ceil_div(w.rows, kPanelRows);
   s.panel_bytes = nvfp4 ? ceil_div(w.cols, kNvfp4Group) * kNvfp4GroupBytes
                         : static_cast<std::int64_t>(aligned(static_cast<std::uint64_t>(
-                              w.cols * kPanelRows * element_bytes(w.format))));
+                              w.cols * kPanelRows * element_bytes(packed_format(w.format, operand)))));
   const auto codes =
       checked_mul(static_cast<std::uint64_t>(s.panels), static_cast<std::uint64_t>(s.panel_bytes));
   if (!codes || *codes >> 62 != 0)
@@ -138,10 +147,44 @@ void pack_plain_panel(const Weight& w, std::int64_t first, int rows, std::byte* 
   }
 }
 
-void pack_panel(const Weight& w, const PackedWeight& p, std::int64_t panel, std::byte* out) {
+float plain_value(const Weight& w, std::int64_t at) {
+  const auto i = static_cast<std::size_t>(at);
+  if (w.format == WeightFormat::f32) return load_le<float>(w.codes, i * 4);
+  const auto half = load_le<std::uint16_t>(w.codes, i * 2);
+  return w.format == WeightFormat::f16 ? num::f16_to_float(half) : num::bf16_to_float(half);
+}
+
+// A panel in the operand's format; with f16 its rows' exponents enter alpha.
+void pack_operand_panel(const Weight& w, std::int64_t first, int rows, std::byte* out,
+                        WeightOperand operand, float* alpha) {
+  for (int r = 0; r < rows; ++r) {
+    const std::int64_t row = (first + r) * w.cols;
+    int e = 0;
+    if (operand == WeightOperand::f16) {
+      std::uint32_t amax = 0;
+      for (std::int64_t k = 0; k < w.cols; ++k) {
+        amax = std::max(amax, num::finite_magnitude(plain_value(w, row + k)));
+      }
+      e = num::weight_exponent(amax);
+      alpha[first + r] = num::mul(alpha[first + r], num::power_of_two(e));
+    }
+    for (std::int64_t k = 0; k < w.cols; ++k) {
+      const float v = plain_value(w, row + k);
+      const std::uint16_t h =
+          operand == WeightOperand::f16 ? num::weight_to_f16(v, e) : num::float_to_bf16(v);
+      std::memcpy(out + (k * kPanelRows + r) * 2, &h, 2);
+    }
+  }
+}
+
+void pack_panel(const Weight& w, const PackedWeight& p, std::int64_t panel, std::byte* out,
+                WeightOperand operand, float* alpha) {
   std::memset(out, 0, static_cast<std::size_t>(p.panel_bytes));
   const std::int64_t first = panel * kPanelRows;
   const int rows = static_cast<int>(std::min<std::int64_t>(kPanelRows, w.rows - first));
+  if (is_plain(w.format) && (operand == WeightOperand::f16 || p.format != w.format)) {
+    return pack_operand_panel(w, first, rows, out, operand, alpha);
+  }
   switch (w.format) {
     case WeightFormat::nvfp4:
       return pack_nvfp4_panel(w, first, rows, out, p.order);
@@ -161,8 +204,8 @@ NibbleOrder nibble_order(Isa isa) {
   return isa == Isa::avx512 ? NibbleOrder::words : NibbleOrder::bytes;
 }
 
-std::uint64_t packed_bytes(const Weight& weight) {
-  return sizes_of(weight).total;
+std::uint64_t packed_bytes(const Weight& weight, WeightOperand operand) {
+  return sizes_of(weight, operand).total;
 }
 
 void expect_sizes(const Weight& weight) {
@@ -178,15 +221,16 @@ void expect_sizes(const Weight& weight) {
   }
 }
 
-PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, NibbleOrder order) {
-  const Sizes s = sizes_of(weight);
+PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, NibbleOrder order,
+                  WeightOperand operand) {
+  const Sizes s = sizes_of(weight, operand);
   if (reinterpret_cast<std::uintptr_t>(arena) % kAlign != 0) {
     fail(ErrorCode::internal, weight, "expected an arena aligned to 64 bytes");
   }
   expect_sizes(weight);
 
   PackedWeight p;
-  p.format = weight.format;
+  p.format = packed_format(weight.format, operand);
   p.order = order;
   p.rows = weight.rows;
   p.cols = weight.cols;
@@ -213,7 +257,7 @@ PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, Ni
   parallel(s.panels, std::max<std::int64_t>(1, 65536 / (weight.cols * kPanelRows)),
            [&](std::int64_t begin, std::int64_t end) {
              for (std::int64_t i = begin; i < end; ++i)
-               pack_panel(weight, p, i, arena + i * s.panel_bytes);
+               pack_panel(weight, p, i, arena + i * s.panel_bytes, operand, alpha);
            });
   return p;
 }

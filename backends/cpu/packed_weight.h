@@ -7,7 +7,8 @@
 //   nvfp4                 groups of 64 k: 64 e4m3 scale bytes (16-k block major, 16 rows each),
 //   then 16
 //                         chunks of 32 bytes; a chunk holds 4 k-steps of 16 codes (nibble_at)
-// Formats stay what they are: nothing is widened.
+// Formats stay what they are, but for the mirror of a 16-bit profile: its matrix units take unquantised
+// weights in one 16-bit format (WeightOperand), which Linear and Embed read both.
 #pragma once
 
 #include <cstddef>
@@ -37,13 +38,19 @@ NIBBLE_HD constexpr int nibble_at(NibbleOrder order, int j, int r) {
   return byte * 2 + j / 2;
 }
 
+// What f32, f16 and bf16 are packed as.
+//   bf16   rounded to nearest even
+//   f16    rows of h * 2^e (core/numerics/row_scale.h); alpha takes the 2^e
+enum class WeightOperand : std::uint8_t { stored, bf16, f16 };
+
 struct PackedWeight {
-  WeightFormat format = WeightFormat::f32;
+  WeightFormat format = WeightFormat::f32;  // of the codes here
   NibbleOrder order = NibbleOrder::bytes;
   std::int64_t rows = 0, cols = 0;
   std::int64_t panels = 0, panel_bytes = 0;
   const std::byte* codes = nullptr;  // [panels, panel_bytes]
-  const float* alpha = nullptr;      // [panels * 16]: tensor or row scale, 1 for none and block128
+  const float* alpha = nullptr;      // [panels * 16]: tensor or row scale, 1 for none and block128;
+                                     // WeightOperand::f16: times 2^e
   const float* block = nullptr;      // block128: [ceil(rows / 128), ceil(cols / 128)], else null
   std::uint64_t bytes = 0;           // of the arena
 };
@@ -53,13 +60,14 @@ NibbleOrder nibble_order(Isa isa);
 // Bytes of the arena that pack() fills. Throws Error(unsupported / bad_file) for a weight whose
 // shape, format and scales do not fit together; looks at the shape only, so codes may be absent
 // still.
-std::uint64_t packed_bytes(const Weight& weight);
+std::uint64_t packed_bytes(const Weight& weight, WeightOperand operand = WeightOperand::stored);
 
 // Throws Error(bad_file) for codes or block scales whose bytes do not fill the shape.
 void expect_sizes(const Weight& weight);
 
-// `arena` is aligned to 64 bytes and holds packed_bytes(weight). The weight is not needed
+// `arena` is aligned to 64 bytes and holds packed_bytes(weight, operand). The weight is not needed
 // afterwards.
-PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, NibbleOrder order);
+PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, NibbleOrder order,
+                  WeightOperand operand = WeightOperand::stored);
 
 }  // namespace nibble::cpu

@@ -6,6 +6,8 @@
 #include "backends/cuda/ops/linear.h"
 #include "backends/cuda/ops/rowwise.h"
 #include "backends/cuda/ops/sequence.h"
+#include "backends/cuda/wide_rows.h"
+#include "core/program/planner.h"
 
 namespace nibble::cuda {
 namespace {
@@ -21,10 +23,13 @@ class Binder {
     op_ = &op;
     output_ = {};
     section_ = nullptr;
+    wide_.reset(l_.workspace.wide, l_.workspace.wide_bytes, program_);
     BoundOp bound;
     bound.op = &op;
-    bound.enqueue = std::visit([this](const auto& args) { return call(args); }, op.args);
-    bound.output = output_;
+    Call own =
+        std::visit([this](const auto& args) { return call(args); }, op.args);  // sets the members
+    bound.enqueue = wide_.around(std::move(own), section_);
+    bound.output = wide_.stored(output_);
     bound.section = section_;
     return bound;
   }
@@ -39,7 +44,7 @@ class Binder {
   }
   Call call(const RmsNorm& a) {
     const RmsNormArgs args{f32("x", a.x), constant("weight", a.weight, a.x.cols), a.eps,
-                           like("y", a.y, a.x, a.x.cols)};
+                           result_like("y", a.y, a.x, a.x.cols)};
     output_ = args.y;
     return [args](const Launch& to) { rms_norm(to, args); };
   }
@@ -63,7 +68,7 @@ class Binder {
     const std::int64_t c = a.shape.channels();
     const DeltaConvArgs args{operand("x", a.x, c),
                              constant("weight", a.weight, c * a.shape.conv_kernel), state,
-                             a.section, operand("y", a.y, c)};
+                             a.section, result("y", a.y, c)};
     output_ = args.y;
     section_ = &a.section;
     return [args](const Launch& to) { delta_conv(to, args); };
@@ -86,7 +91,7 @@ class Binder {
                              f32("beta", a.beta, a.shape.value_heads),
                              state,
                              a.section,
-                             operand("y", a.y, a.shape.value_channels())};
+                             result("y", a.y, a.shape.value_channels())};
     output_ = args.y;
     section_ = &a.section;
     return [args](const Launch& to) { delta_rule(to, args); };
@@ -98,7 +103,7 @@ class Binder {
                                 constant("weight", a.weight, a.group),
                                 a.group,
                                 a.eps,
-                                like("y", a.y, a.x, a.x.cols)};
+                                result_like("y", a.y, a.x, a.x.cols)};
     output_ = args.y;
     return [args](const Launch& to) { gated_rms_norm(to, args); };
   }
@@ -124,7 +129,7 @@ class Binder {
                               rope.data,
                               a.rotary_dim,
                               state,
-                              operand("q_out", a.q_out, a.shape.heads * dim)};
+                              result("q_out", a.q_out, a.shape.heads * dim)};
     output_ = args.q_out;
     return [args](const Launch& to) { qk_norm_rope(to, args); };
   }
@@ -133,7 +138,7 @@ class Binder {
     const std::int64_t cols = std::int64_t{a.shape.heads} * a.shape.head_dim;
     bound_.limits.attention = true;
     const AttentionArgs args{operand("q", a.q, cols), a.scale, state, a.section,
-                             operand("y", a.y, cols)};
+                             result("y", a.y, cols)};
     output_ = args.y;
     section_ = &a.section;
     return [args](const Launch& to) { attention(to, args); };
@@ -144,14 +149,14 @@ class Binder {
     expect(a.gate_head_stride >= a.head_dim && reach <= a.gate.cols, "gate",
            "heads inside the row");
     const SigmoidGateArgs args{
-        operand("x", a.x, cols), like("gate", a.gate, a.x, 0), a.heads, a.head_dim,
-        a.gate_head_stride,      like("y", a.y, a.x, cols)};
+        operand("x", a.x, cols), like("gate", a.gate, a.x, 0),    a.heads, a.head_dim,
+        a.gate_head_stride,      result_like("y", a.y, a.x, cols)};
     output_ = args.y;
     return [args](const Launch& to) { sigmoid_gate(to, args); };
   }
   Call call(const SwiGlu& a) {
     const SwiGluArgs args{operand("gate", a.gate), like("up", a.up, a.gate, a.gate.cols),
-                          like("y", a.y, a.gate, a.gate.cols)};
+                          result_like("y", a.y, a.gate, a.gate.cols)};
     output_ = args.y;
     return [args](const Launch& to) { swiglu(to, args); };
   }
@@ -166,6 +171,8 @@ class Binder {
     expect(a.x.rows == Rows::tokens, "x", "one row for each token");
     expect(a.y.rows == Rows::outputs, "y", "one row for each output");
     output_ = args.y;
+    if (a.x.dtype == DType::f16)
+      return [args](const Launch& to) { gather_f16_rows(to, args.x, args.y); };
     return [args](const Launch& to) { gather_rows(to, args); };
   }
   Call call(const Sample& a) {
@@ -220,19 +227,35 @@ class Binder {
            std::to_string(t.offset) + " by " + std::to_string(t.stride) +
            " lie outside their buffer");
     }
-    return {l_.scratch_block.data() + buffer.offset + t.offset * size, dtype, t.rows, t.stride,
-            static_cast<std::int32_t>(t.cols)};
+    std::int32_t* exponents = nullptr;
+    if (dtype == DType::f16) {
+      exponents = l_.workspace.exponents + t.buffer * l_.workspace.exponent_rows;
+    }
+    return {l_.scratch_block.data() + buffer.offset + t.offset * size,
+            dtype,
+            t.rows,
+            t.stride,
+            static_cast<std::int32_t>(t.cols),
+            exponents};
   }
   View f32(const char* field, const Tensor& t, std::int64_t cols = 0) const {
     return typed_view(field, t, DType::f32, cols);
   }
-  View operand(const char* field, const Tensor& t, std::int64_t cols = 0) const {
-    return typed_view(field, t, l_.operand, cols);
+  // An operand that the op reads, or writes: where buffers are f16, float32 copies of its rows.
+  View operand(const char* field, const Tensor& t, std::int64_t cols = 0) {
+    return wide_.read(typed_view(field, t, l_.operand, cols));
   }
-  // An operand with as many rows as `other`.
-  View like(const char* field, const Tensor& t, const Tensor& other, std::int64_t cols) const {
+  View result(const char* field, const Tensor& t, std::int64_t cols = 0) {
+    return wide_.write(typed_view(field, t, l_.operand, cols));
+  }
+  // With as many rows as `other`.
+  View like(const char* field, const Tensor& t, const Tensor& other, std::int64_t cols) {
     expect(t.rows == other.rows, field, "as many rows as the input");
     return operand(field, t, cols);
+  }
+  View result_like(const char* field, const Tensor& t, const Tensor& other, std::int64_t cols) {
+    expect(t.rows == other.rows, field, "as many rows as the input");
+    return result(field, t, cols);
   }
   View scales(const char* field, const Tensor& t, const ActivationFormat& format,
               std::int64_t k) const {
@@ -249,14 +272,15 @@ class Binder {
     }
   }
 
-  LinearArgs linear_args(const Linear& a) const {
+  LinearArgs linear_args(const Linear& a) {
     const WeightImage& w = weight(a.weight);
     using Kind = ActivationFormat::Kind;
     LinearArgs args;
     args.format = a.x_format;
     args.weight = w;
+    args.path = l_.path;
     if (a.x_format.kind == Kind::none) {
-      args.x = operand("x", a.x, w.cols);
+      args.x = typed_view("x", a.x, l_.operand, w.cols);  // f16 as it is
     } else {
       args.x = typed_view("x", a.x, DType::u8,
                           a.x_format.kind == Kind::nvfp4_static ? w.cols / 2 : w.cols);
@@ -264,7 +288,7 @@ class Binder {
     }
     expect(a.y.dtype == DType::f32 || a.y.dtype == l_.operand, "y", "float32 or the operand type");
     expect(a.y.rows == a.x.rows, "y", "as many rows as x");
-    args.y = typed_view("y", a.y, a.y.dtype, w.rows);
+    args.y = wide_.write(typed_view("y", a.y, a.y.dtype, w.rows));
     return args;
   }
 
@@ -309,6 +333,7 @@ class Binder {
   Loaded& l_;
   const Program& program_;
   BoundProgram& bound_;
+  WideRows wide_;
   const Op* op_ = nullptr;
   View output_;
   const Section* section_ = nullptr;
@@ -329,8 +354,18 @@ BoundProgram bind(Loaded& l, const Program& program, cudaStream_t stream, int mu
 
 std::pair<std::string, std::string> implementation(const Loaded& l, const Op& op) {
   const auto* linear = std::get_if<Linear>(&op.args);
-  if (linear == nullptr) return {op_kind(op.args), "generic"};
+  if (linear == nullptr) {
+    bool f16 = false;
+    OpArgs all = op.args;
+    const auto look = [&](const Tensor& t) { f16 = f16 || (t.valid() && t.dtype == DType::f16); };
+    visit_tensors(all, look, look);
+    f16 = f16 && !std::holds_alternative<GatherRows>(op.args);
+    return {op_kind(op.args), f16 ? "generic, on float32 copies of f16 rows" : "generic"};
+  }
   LinearArgs args;
+  args.path = l.path;
+  args.x.dtype = l.operand;
+  args.x.exponents = l.workspace.exponents;
   args.format = linear->x_format;
   args.weight = l.weights[static_cast<std::size_t>(linear->weight)];
   std::string kind = std::string("linear ") + weight_format_name(args.weight.format);

@@ -29,10 +29,10 @@ struct CudaSnapshot final : Backend::Snapshot {
 
 float element(const std::byte* row, DType type, std::int64_t i) {
   if (type == DType::u8) return static_cast<float>(std::to_integer<int>(row[i]));
-  if (type == DType::bf16) {
+  if (type == DType::bf16 || type == DType::f16) {
     std::uint16_t bits;
     std::memcpy(&bits, row + 2 * i, sizeof bits);
-    return num::bf16_to_float(bits);
+    return type == DType::bf16 ? num::bf16_to_float(bits) : num::f16_to_float(bits);
   }
   float v;
   std::memcpy(&v, row + 4 * i, sizeof v);
@@ -64,6 +64,16 @@ void show(const Observer& observer, const BoundOp& op, const Batch& batch) {
   std::vector<float> values(static_cast<std::size_t>(rows * v.cols));
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = element(bytes.data(), v.dtype, static_cast<std::int64_t>(i));
+  }
+  if (v.exponents != nullptr) {
+    std::vector<std::int32_t> e(static_cast<std::size_t>(rows));
+    check(cudaMemcpy(e.data(), v.exponents + first, e.size() * sizeof(std::int32_t),
+                     cudaMemcpyDeviceToHost),
+          "reading an op's output");
+    const auto cols = static_cast<std::size_t>(v.cols);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = num::mul(values[i], std::ldexp(1.0f, e[i / cols]));
+    }
   }
   observer(*op.op, rows, v.cols, values);
 }
@@ -105,9 +115,11 @@ CudaBackend::CudaBackend(const BackendOptions& options)
   multiprocessors_ = card.multiprocessors;
   device_.backend = "cuda";
   device_.name = card.name;
-  device_.profile = "sm90";
+  path_ = arch_path_from(options.arch_path, card.major, card.minor);
+  device_.profile = arch_path_name(path_);
   device_.kernels = architecture_of(card.major, card.minor);
-  device_.operand = DType::bf16;
+  if (!options.arch_path.empty()) device_.kernels += ", path " + options.arch_path;
+  device_.operand = operand_of(path_);
   device_.memory = card.memory;
   device_.free_memory = card.free_memory;
   stream_ = std::make_unique<Stream>();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/cuda/arch_path.h"
 
 namespace nibble::cuda {
 
@@ -17,7 +18,7 @@ class Tracer;
 class CudaBackend final : public Backend {
  public:
   // Throws Error(not_found) for a card that is not there, Error(unsupported) for one that this
-  // build has no code for.
+  // build has no code for, Error(invalid_argument) for a path that there is not.
   explicit CudaBackend(const BackendOptions& options);
   ~CudaBackend() override;
 
@@ -47,6 +48,7 @@ class CudaBackend final : public Backend {
 
   int index_;
   bool graphs_;
+  ArchPath path_ = ArchPath::sm90;
   int multiprocessors_ = 0;
   DeviceInfo device_;
   StepStats stats_;

@@ -8,6 +8,7 @@
 #include "backends/cuda/ops/sequence.h"
 #include "backends/cuda/stream.h"
 #include "core/checkpoint/finite.h"
+#include "core/program/planner.h"
 
 namespace nibble::cuda {
 namespace {
@@ -41,18 +42,34 @@ std::uint64_t elements(const Constant& c) {
   return n;
 }
 
+// Float32 rows of the op's f16 tensors, each at a multiple of 256 bytes. Those that a kernel reads
+// as they are (Linear's x, GatherRows) are counted too: an upper bound.
+std::uint64_t wide_bytes(const Program& p, const Op& op) {
+  std::uint64_t total = 0;
+  OpArgs args = op.args;
+  const auto count = [&](const Tensor& t) {
+    if (t.valid() && t.dtype == DType::f16)
+      total += aligned(u(p.rows_of(t.rows)) * u(t.cols) * sizeof(float));
+  };
+  visit_tensors(args, count, count);
+  return total;
+}
+
 struct ScratchPlan {
   StepLimits limits;
   std::uint64_t program = 0, sample = 0, tokens = 0, logprobs = 0, transfer = 0, step = 0;
+  std::uint64_t wide = 0, exponents = 0;
+  std::int64_t exponent_rows = 0;
   std::uint64_t answer = 0;  // pinned
   std::uint64_t total() const {
     return aligned(program) + aligned(sample) + aligned(tokens) + aligned(logprobs) +
-           aligned(transfer) + aligned(step);
+           aligned(transfer) + aligned(step) + aligned(wide) + aligned(exponents);
   }
 
   ScratchPlan(const ModelSpec& spec, const StateSizes& sizes) {
     limits.sizes = sizes;
     std::int64_t sampled = 0;
+    std::uint64_t buffers = 0;
     for (const Program& p : spec.programs) {
       if (p.scratch_bytes < 0) {
         throw Error(ErrorCode::internal, "[cuda] " + p.cls.name() + ": scratch is negative");
@@ -62,7 +79,13 @@ struct ScratchPlan {
       limits.outputs = std::max(limits.outputs, p.cls.max_outputs);
       for (const Op& op : p.ops) {
         if (std::holds_alternative<Sample>(op.args)) sampled = std::max(sampled, p.cls.max_outputs);
+        wide = std::max(wide, wide_bytes(p, op));
       }
+      buffers = std::max<std::uint64_t>(buffers, p.buffers.size());
+    }
+    if (wide > 0) {
+      exponent_rows = std::max(limits.rows, limits.outputs);
+      exponents = buffers * u(exponent_rows) * sizeof(std::int32_t);
     }
     if (sampled > 0) sample = sample_workspace_bytes(sampled, sizes.vocab);
     tokens = u(limits.outputs) * sizeof(std::int32_t);
@@ -131,9 +154,10 @@ void place_weights(Loaded& l, ModelSpec& spec, Carver& carver, cudaStream_t stre
   std::uint64_t done = 0;
   for (Weight& from : spec.weights) {
     Weight w = std::move(from);  // dropped, with its owner, at the end of the round
-    if (w.codes.empty() && w.materialize) w.materialize(w);
-    check_finite_on_all_threads(w);
-    l.weights.push_back(pack_weight(w, carver.take(image_bytes(w)), staging));
+    const bool from_file = !w.materialize;
+    if (!from_file && w.codes.empty()) w.materialize(w);
+    if (from_file) check_finite_on_all_threads(w);
+    l.weights.push_back(pack_weight(w, carver.take(image_bytes(w)), staging, l.operand));
     check(cudaStreamSynchronize(stream), w.name.c_str());
     done += w.bytes();
     if (loaded && !loaded(done)) {
@@ -151,6 +175,10 @@ void place_scratch(Loaded& l, const ScratchPlan& plan, std::uint64_t& made) {
   l.workspace.logprobs = reinterpret_cast<LogprobParts*>(scratch.take(plan.logprobs));
   l.workspace.transfer = scratch.take(plan.transfer);
   l.workspace.transfer_bytes = plan.transfer;
+  l.workspace.wide = scratch.take(plan.wide);
+  l.workspace.wide_bytes = plan.wide;
+  l.workspace.exponents = reinterpret_cast<std::int32_t*>(scratch.take(plan.exponents));
+  l.workspace.exponent_rows = plan.exponent_rows;
   l.pinned_block = Block(Place::pinned, aligned(plan.step) + plan.answer, "batches", made);
   l.step = StepBlock(l.pinned_block.data(), scratch.take(plan.step), plan.step);
   l.answer = l.pinned_block.data() + aligned(plan.step);
@@ -179,6 +207,7 @@ void CudaBackend::prepare(ModelSpec spec, const StateSizes& sizes,
   auto l = std::make_unique<Loaded>();
   l->sizes = sizes;
   l->layout = spec.state;
+  l->path = path_;
   l->operand = device_.operand;
   l->weight_block =
       Block(Place::device, memory.weights + memory.constants, "weights", arenas_made_);

@@ -25,10 +25,11 @@ struct Launch {
 // A tensor resolved to a device address: element (r, c) at data + r * stride + c elements.
 struct View {
   std::byte* data = nullptr;
-  DType dtype = DType::f32;  // f32, bf16 or u8
+  DType dtype = DType::f32;  // f32, bf16, f16 or u8
   Rows rows = Rows::tokens;
   std::int64_t stride = 0;
   std::int32_t cols = 0;
+  std::int32_t* exponents = nullptr;  // of f16: row r is its elements times 2^exponents[r]
 };
 
 }  // namespace nibble::cuda

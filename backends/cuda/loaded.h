@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/cuda/arch_path.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/ops/sample.h"
@@ -57,11 +58,18 @@ struct Workspace {
   LogprobParts* logprobs = nullptr;  // [outputs]
   std::byte* transfer = nullptr;     // one layer's state or one slot's counts, on its way
   std::uint64_t transfer_bytes = 0;
+  // Profiles with f16 buffers only: float32 rows of one op at a time, and exponents, [buffers,
+  // rows].
+  std::byte* wide = nullptr;
+  std::uint64_t wide_bytes = 0;
+  std::int32_t* exponents = nullptr;
+  std::int64_t exponent_rows = 0;
 };
 
 struct Loaded {
   StateSizes sizes;
   StateLayout layout;
+  ArchPath path = ArchPath::sm90;
   DType operand = DType::bf16;
   std::vector<Program> programs;  // bound ops point into it
   Block weight_block, state_block, scratch_block, pinned_block;
@@ -84,7 +92,7 @@ BoundProgram bind(Loaded& loaded, const Program& program, cudaStream_t stream, i
 // Which kernel serves an op: {"linear nvfp4", "mma.m16n8k16"}.
 std::pair<std::string, std::string> implementation(const Loaded& loaded, const Op& op);
 
-// Sizes in bytes of what lies in the state arena.
+// Sizes in bytes of what lies in the state arena; `operand`: of the profile.
 std::uint64_t kv_bytes(const StateLayout& layout, const StateSizes& sizes, DType operand);
 std::uint64_t delta_bytes(const StateLayout& layout, const StateSizes& sizes, DType operand);
 std::uint64_t count_bytes(const StateSizes& sizes);

@@ -61,7 +61,7 @@ std::uint64_t kv_elements(const AttentionShape& a, const StateSizes& z) {
 std::uint64_t kv_bytes(const StateLayout& layout, const StateSizes& sizes, DType operand) {
   std::uint64_t total = 0;
   for (const AttentionShape& a : layout.attention) {
-    total += 2 * aligned(kv_elements(a, sizes) * element(operand));
+    total += 2 * aligned(kv_elements(a, sizes) * element(state_type_of(operand)));
   }
   return total;
 }
@@ -71,8 +71,8 @@ std::uint64_t delta_bytes(const StateLayout& layout, const StateSizes& sizes, DT
   for (const DeltaShape& d : layout.delta) {
     check_shape(d);
     const DeltaCounts n(d, sizes);
-    total += aligned(n.s * 4) + aligned(n.conv * element(operand)) + aligned(n.key * 4) +
-             aligned(n.u * 4) + aligned(n.decay * 4);
+    total += aligned(n.s * 4) + aligned(n.conv * element(state_type_of(operand))) +
+             aligned(n.key * 4) + aligned(n.u * 4) + aligned(n.decay * 4);
   }
   return total;
 }
@@ -84,21 +84,22 @@ std::uint64_t count_bytes(const StateSizes& sizes) {
 
 void place_state(Loaded& l, Carver& carver) {
   const StateSizes& z = l.sizes;
+  const DType kept = state_type_of(l.operand);
   for (const AttentionShape& a : l.layout.attention) {
-    const std::uint64_t bytes = kv_elements(a, z) * element(l.operand);
+    const std::uint64_t bytes = kv_elements(a, z) * element(kept);
     std::byte* const k = carver.take(bytes);
-    l.kv.push_back({a, l.operand, z.pages, k, carver.take(bytes)});
+    l.kv.push_back({a, kept, z.pages, k, carver.take(bytes)});
   }
   for (const DeltaShape& d : l.layout.delta) {
     const DeltaCounts n(d, z);
     DeltaLayerView v{};
     v.shape = d;
-    v.operand = l.operand;
+    v.operand = kept;
     v.slots = z.slots;
     v.records = z.records;
     v.conv_rows = d.conv_kernel - 1 + z.records;
     v.s = carver.take_array<float>(n.s);
-    v.conv = carver.take(n.conv * element(l.operand));
+    v.conv = carver.take(n.conv * element(kept));
     v.key = carver.take_array<float>(n.key);
     v.u = carver.take_array<float>(n.u);
     v.decay = carver.take_array<float>(n.decay);

@@ -7,7 +7,8 @@
 
 namespace nibble::cuda {
 
-// One delta-net layer; element types: raw inputs in the operand type, all else float32.
+// One delta-net layer; element types: raw inputs in the operand type (float32 where
+// that is f16), all else float32.
 //   s        [slots, value_heads, key_dim, value_dim]
 //   conv     [slots, conv_rows, channels]: ring of raw inputs, the row of a position at position
 //   modulo
@@ -23,7 +24,8 @@ struct DeltaLayerView {
   float *key, *u, *decay;
 };
 
-// One attention layer: [pages, kv_heads, 64, head_dim] each, in the operand type.
+// One attention layer: [pages, kv_heads, 64, head_dim] each, in the operand type, float32 where
+// that is f16.
 struct KvLayerView {
   AttentionShape shape;
   DType operand;

@@ -1,7 +1,8 @@
 // weight_image.cu: checkpoint bytes to a weight image, on the device.
 //   arena  codes | nvfp4 block scales | alpha [padded rows] | block128 scales, each at a multiple of 256
 //   codes, scales: the order of device/weight_decode.cuh; rows and columns padded to 64 with zeros
-//   f16 and f32 values are rounded to bf16 here, once
+//   f16 and f32 values are rounded to bf16 here, once; for operand f16 all three become f16 with a power of
+//   two for each row, which alpha holds
 //   pieces: whole groups of 64 rows, copied through one half of the staging memory while the other half's
 //   copy and kernel may still run
 // Scales are not re-encoded and no power of two moves into alpha: a file may hold negative scales and
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "core/numerics/row_scale.h"
 #include "backends/cuda/device/weight_decode.cuh"
 #include "nibble/error.h"
 
@@ -111,17 +113,45 @@ void expect_bytes(const Weight& w, const char* what, std::uint64_t expected, std
 struct Piece {
   const std::byte* data;
   std::int64_t first, rows, cols, k_tiles;
+  float* unit;  // [padded rows] 2^e of a row, where values become f16; else null
 };
 
 template <WeightFormat F>
-__device__ std::uint16_t bf16_of(const std::byte* row, std::int64_t k) {
+__device__ float value_of(const std::byte* row, std::int64_t k) {
   if constexpr (F == WeightFormat::f32) {
-    return num::float_to_bf16(reinterpret_cast<const float*>(row)[k]);
+    return reinterpret_cast<const float*>(row)[k];
   } else if constexpr (F == WeightFormat::f16) {
-    return num::float_to_bf16(num::f16_to_float(reinterpret_cast<const std::uint16_t*>(row)[k]));
+    return num::f16_to_float(reinterpret_cast<const std::uint16_t*>(row)[k]);
   } else {
-    return reinterpret_cast<const std::uint16_t*>(row)[k];
+    return num::bf16_to_float(reinterpret_cast<const std::uint16_t*>(row)[k]);
   }
+}
+template <WeightFormat F>
+__device__ std::uint32_t operand_of(const Piece& p, const std::byte* row, std::int64_t r, std::int64_t k) {
+  if (p.unit != nullptr) {
+    const auto field = static_cast<int>(num::bit_cast<std::uint32_t>(p.unit[p.first + r]) >> 23);
+    return num::weight_to_f16(value_of<F>(row, k), field - 127);
+  }
+  if constexpr (F == WeightFormat::bf16) return reinterpret_cast<const std::uint16_t*>(row)[k];
+  return num::float_to_bf16(value_of<F>(row, k));
+}
+
+// Block = one row.
+template <WeightFormat F>
+__global__ __launch_bounds__(128) void row_units(Piece p) {
+  __shared__ std::uint32_t most;
+  const auto r = static_cast<std::int64_t>(blockIdx.x);
+  const std::byte* row = p.data + r * p.cols * (F == WeightFormat::f32 ? 4 : 2);
+  if (threadIdx.x == 0) most = 0;
+  __syncthreads();
+  std::uint32_t own = 0;
+  for (std::int64_t k = threadIdx.x; k < p.cols; k += 128) {
+    const std::uint32_t m = num::finite_magnitude(value_of<F>(row, k));
+    own = m > own ? m : own;
+  }
+  atomicMax(&most, own);
+  __syncthreads();
+  if (threadIdx.x == 0) p.unit[p.first + r] = num::power_of_two(num::weight_exponent(most));
 }
 
 // The word of a step's fragment register pair: what lies in the unit at 32-bit word `at`.
@@ -153,7 +183,7 @@ __device__ std::uint32_t packed_word(const Piece& p, std::int64_t row0, std::int
     for (int half = 0; half < 2; ++half) {
       const std::int64_t k = k0 + at / 128 * 16 + 2 * q + reg / 2 * 8 + half;
       if (r >= p.rows || k >= p.cols) continue;
-      word |= static_cast<std::uint32_t>(bf16_of<F>(p.data + r * stride, k)) << (16 * half);
+      word |= operand_of<F>(p, p.data + r * stride, r, k) << (16 * half);
     }
   }
   return word;
@@ -258,7 +288,15 @@ class Pipe {
   cudaEvent_t done_[2] = {nullptr, nullptr};
 };
 
+void launch_units(WeightFormat f, const Piece& p, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(p.rows);
+  if (f == WeightFormat::f32) return row_units<WeightFormat::f32><<<blocks, 128, 0, stream>>>(p);
+  if (f == WeightFormat::f16) return row_units<WeightFormat::f16><<<blocks, 128, 0, stream>>>(p);
+  row_units<WeightFormat::bf16><<<blocks, 128, 0, stream>>>(p);
+}
+
 void launch_pack(WeightFormat f, const Piece& p, std::byte* out, cudaStream_t stream) {
+  if (p.unit != nullptr) launch_units(f, p, stream);
   const dim3 grid(static_cast<unsigned>(p.k_tiles),
                   static_cast<unsigned>(ceil_div(p.rows, kTileRows)));
   switch (f) {
@@ -289,12 +327,18 @@ std::vector<float> alpha_of(const Weight& w, std::int64_t padded_rows) {
 
 std::uint64_t image_bytes(const Weight& weight) { return sizes_of(weight).total; }
 
-WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& staging) {
+WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& staging, DType operand) {
   const Sizes s = sizes_of(weight);
   if (reinterpret_cast<std::uintptr_t>(arena) % kAlign != 0) {
     refuse(ErrorCode::internal, weight, "expected an arena aligned to 256 bytes");
   }
   const bool nvfp4 = weight.format == WeightFormat::nvfp4;
+  const bool by_row = operand == DType::f16 && !nvfp4 && weight.format != WeightFormat::fp8_e4m3;
+  if (by_row && weight.scale_layout != ScaleLayout::none) {
+    refuse(ErrorCode::unsupported, weight,
+           std::string("expected no scales beside unquantised values in f16, found a ") +
+               scale_layout_name(weight.scale_layout) + " scale");
+  }
   const auto rows = static_cast<std::uint64_t>(weight.rows);
   const std::int64_t code_row = row_bytes(weight), scale_row = weight.cols / 16;
   expect_bytes(weight, "codes", rows * static_cast<std::uint64_t>(code_row), weight.codes.size());
@@ -310,7 +354,9 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
   image.padded_rows = s.padded_rows;
   image.padded_cols = s.padded_cols;
   image.codes = arena;
-  image.alpha = reinterpret_cast<const float*>(arena + s.alpha_at);
+  auto* const alpha = reinterpret_cast<float*>(arena + s.alpha_at);
+  image.alpha = alpha;
+  image.values = operand;
   if (nvfp4) image.scales = arena + s.scales_at;
   const bool blocks = weight.scale_layout == ScaleLayout::block128;
   if (blocks) image.block = reinterpret_cast<const float*>(arena + s.block_at);
@@ -319,9 +365,14 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
   const std::int64_t k_tiles = s.padded_cols / kTileCols;
   const std::int64_t group = std::min<std::int64_t>(kTileRows, weight.rows) * code_row;
   Pipe pipe(weight, staging, group);
+  if (by_row) {  // rows that are padding have no kernel's
+    cuda_ok(cudaMemsetAsync(alpha, 0, static_cast<std::size_t>(s.padded_rows) * sizeof(float),
+                            staging.stream), weight, "clearing");
+  }
   pipe.rows(weight.codes, code_row,
             [&](const std::byte* data, std::int64_t first, std::int64_t count) {
-              launch_pack(weight.format, {data, first, count, weight.cols, k_tiles}, arena,
+              launch_pack(weight.format,
+                          {data, first, count, weight.cols, k_tiles, by_row ? alpha : nullptr}, arena,
                           staging.stream);
             });
   if (nvfp4) {
@@ -330,10 +381,10 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
                 const dim3 grid(static_cast<unsigned>(k_tiles),
                                 static_cast<unsigned>(ceil_div(count, kTileRows)));
                 pack_scales<<<grid, 256, 0, staging.stream>>>(
-                    Piece{data, first, count, weight.cols, k_tiles}, arena + s.scales_at);
+                    Piece{data, first, count, weight.cols, k_tiles, nullptr}, arena + s.scales_at);
               });
   }
-  pipe.floats(alpha_of(weight, s.padded_rows), arena + s.alpha_at);
+  if (!by_row) pipe.floats(alpha_of(weight, s.padded_rows), arena + s.alpha_at);
   if (blocks) pipe.floats(weight.scales, arena + s.block_at);
   return image;
 }

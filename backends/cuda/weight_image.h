@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/base/dtype.h"
 #include "core/checkpoint/weight.h"
 #include "core/numerics/matrix_order.h"
 
@@ -20,8 +21,10 @@ struct WeightImage {
   const std::byte* codes = nullptr;
   const std::byte* scales = nullptr;  // nvfp4 block scales
   const float* block = nullptr;       // block128 scales [ceil(N / 128), ceil(K / 128)] or null
-  const float* alpha = nullptr;       // [padded_rows]: tensor or row scale, 1 for none and block128
-  num::Segments segments{1, 64};      // of a sum over K with unquantised or per-row activations
+  const float* alpha = nullptr;   // [padded_rows]: tensor or row scale, 1 for none and block128;
+                                  // of f16 values 2^e of the row
+  num::Segments segments{1, 64};  // of a sum over K with unquantised or per-row activations
+  DType values = DType::bf16;     // what unquantised weights became: bf16, or f16 scaled by row
 };
 
 // Bytes of the image in the arena, a multiple of 256.
@@ -35,6 +38,8 @@ struct Staging {
   std::size_t bytes = 0;
   cudaStream_t stream = nullptr;
 };
-WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& staging);
+// `operand`: of the profile, bf16 or f16.
+WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& staging,
+                        DType operand = DType::bf16);
 
 }  // namespace nibble::cuda

@@ -9,7 +9,7 @@ namespace nibble {
 namespace {
 
 constexpr const char* kForm =
-    "expected a backend and, after a colon, a card's number or mirror=, threads=, kernels= or "
+    "expected a backend and, after a colon, a card's number or mirror=, arch-path=, threads=, kernels= or "
     "graphs= pairs (\"cuda:1\", \"cpu:mirror=sm90\")";
 
 [[noreturn]] void refuse(std::string_view text, const std::string& found) {
@@ -64,6 +64,8 @@ Device Device::parse(std::string_view text) {
       refuse(text, found());
     } else if (key == "mirror") {
       d.mirror = value;
+    } else if (key == "arch-path") {
+      d.arch_path = value;
     } else if (key == "kernels") {
       d.kernels = value;
     } else if (key == "graphs" && (value == "on" || value == "off")) {
@@ -80,6 +82,7 @@ std::string Device::text() const {
   const auto add = [&](const std::string& item) { items += (items.empty() ? ":" : ",") + item; };
   if (index != 0) add(std::to_string(index));
   if (!mirror.empty()) add("mirror=" + mirror);
+  if (!arch_path.empty()) add("arch-path=" + arch_path);
   if (threads != 0) add("threads=" + std::to_string(threads));
   if (!graphs) add("graphs=off");
   if (!kernels.empty()) add("kernels=" + kernels);

@@ -36,7 +36,7 @@ std::unique_ptr<Backend> make_backend(const Device& on) {
     if (on.backend != e.name) continue;
     const std::string refusal = e.refusal();
     if (!refusal.empty()) throw Error(ErrorCode::unsupported, "[" + on.backend + "] " + refusal);
-    return e.make({on.threads, on.kernels, on.mirror, on.index, on.graphs});
+    return e.make({on.threads, on.kernels, on.mirror, on.index, on.graphs, on.arch_path});
   }
   throw Error(ErrorCode::not_found,
               "[device] no backend is called \"" + on.backend + "\"; this build has " + known);

@@ -21,8 +21,8 @@ struct MatrixOrder {
   int group;          // products in one fused sum
   int fraction_bits;  // F
 };
-constexpr MatrixOrder kSm90Order{16, 25};  // mma and wgmma, bf16 and f16 operands
-constexpr MatrixOrder kSm70Order{4, 23};   // mma.m8n8k4, f16 operands
+constexpr MatrixOrder kSm90Order{16, 25};  // mma and wgmma, bf16 and f16 operands; sm120's mma too
+constexpr MatrixOrder kSm70Order{4, 23};   // mma.m8n8k4, f16 operands; block-scaled FP4: fused_fp4.h
 
 struct Segments {
   std::int32_t count;

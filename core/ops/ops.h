@@ -1,7 +1,7 @@
 // ops.h: every op that a program may hold. Each struct is a contract: shapes, formula, order of
 // operations and rounding points of profile f32 (the CPU's own); docs/numerics.md says what the 16-bit
-// profiles change: buffers marked `operand` hold bf16 there, and Linear runs on matrix units. T = rows of the batch, all matrices row-major, "chain" = one accumulator from +0,
-// fma in ascending index order. Functions named num:: are those of core/numerics.
+// profiles change: buffers marked `operand` hold bf16 or f16 there, and Linear runs on matrix units.
+// T = rows of the batch, all matrices row-major, "chain" = one accumulator from +0, fma in ascending order. num:: is core/numerics.
 //
 // Row r of every output depends on the sequence of row r only.
 #pragma once
@@ -30,7 +30,7 @@ const char* section_name(Section s);
 
 // y[t, :] = table[token[t], :], widened to y's type. Exact. table [vocab, H]. A quantised table gives
 // Linear's operand of w times its tensor, row or block128 scale, rounded once. In the 16-bit profiles the
-// operand of an f16 or f32 table is rounded to bf16, as Linear's is: one image serves both.
+// operand of an f16 or f32 table is rounded to bf16 (sm70: rows of f16), as Linear's is: one image serves both.
 struct Embed {
   WeightId table;
   Tensor y;  // [T, H] f32

@@ -1,5 +1,5 @@
 // linear_bench: how near Linear comes to the machine, beside the multiply-add peak and the read
-// bandwidth of the same run.   linear_bench [threads] [kernels] [N] [K]
+// bandwidth of the same run.   linear_bench [threads] [kernels] [N] [K] [mirrors]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -71,6 +71,44 @@ void spin(long n, float* out) {
 constexpr double kSpinFlop = 2;
 #endif
 
+// Each mirrored profile; `declared`: also with NVFP4 activations.
+void mirrors(cpu::Isa isa, cpu::Parallel& parallel, const Weight& w, const std::vector<float>& x,
+             std::vector<float>& y, bool declared) {
+  const Aligned workspace(static_cast<std::uint64_t>(cpu::linear_fused_workspace_bytes(64, w.cols)));
+  const std::vector<std::int32_t> exponents(64, 0);
+  const std::vector<std::uint8_t> codes(static_cast<std::size_t>(64 * w.cols / 2), 0x5A),
+      scales(static_cast<std::size_t>(64 * w.cols / 16), 0x3B);
+  const auto measure = [&](const char* what, cpu::Profile profile, bool fp4) {
+    const cpu::WeightOperand operand = cpu::weight_operand(profile);
+    const Aligned arena(cpu::packed_bytes(w, operand));
+    const auto packed = cpu::pack(w, arena.p, parallel, cpu::nibble_order(isa), operand);
+    for (const std::int64_t rows : {1, 2, 8, 64}) {
+      cpu::LinearArgs a;
+      a.weight = &packed;
+      a.rows = rows;
+      a.x = x.data();
+      a.x_stride = fp4 ? w.cols / 2 : w.cols;
+      a.x_exponents = exponents.data();
+      if (fp4) {
+        a.format = {ActivationFormat::Kind::nvfp4_static, 1.0f};
+        a.codes = codes.data();
+        a.scales = scales.data();
+        a.scale_stride = w.cols / 16;
+      }
+      a.y = y.data();
+      a.y_stride = w.rows;
+      a.workspace = workspace.p;
+      const double s = best_seconds([&] { cpu::linear_fused(profile, isa, parallel, a); }, 0.3);
+      std::printf("  mirror of %s, T %4lld  %9.3f ms  %6.3f ns for each multiply-add and thread\n", what,
+                  static_cast<long long>(rows), s * 1e3,
+                  s * 1e9 * parallel.threads() / static_cast<double>(rows * w.rows * w.cols));
+    }
+  };
+  measure("sm90", cpu::Profile::sm90, false);
+  measure("sm70", cpu::Profile::sm70, false);
+  if (declared) measure("sm120 x nvfp4", cpu::Profile::sm120, true);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -78,6 +116,7 @@ int main(int argc, char** argv) {
   const cpu::Isa isa = cpu::isa_from_name(argc > 2 ? argv[2] : "");
   const std::int64_t n = argc > 3 ? std::atoll(argv[3]) : 8192,
                      k = argc > 4 ? std::atoll(argv[4]) : 5120;
+  const bool only_mirrors = argc > 5 && std::string(argv[5]) == "mirrors";
   cpu::Parallel parallel(threads);
   own_time = parallel.threads() == 1;
   std::mt19937 random(1);
@@ -146,7 +185,9 @@ int main(int argc, char** argv) {
     const double pack_s = std::chrono::duration<double>(Clock::now() - t0).count();
     std::printf("%s, %.1f MB, packed in %.0f ms\n", weight_format_name(format),
                 static_cast<double>(packed.bytes) * 1e-6, pack_s * 1e3);
-    for (const std::int64_t rows : {1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128, 512}) {
+    for (const std::int64_t rows : only_mirrors ? std::vector<std::int64_t>()
+                                                : std::vector<std::int64_t>{1,  2,  3,  4,  5,   6,  8,
+                                                                            12, 16, 32, 64, 128, 512}) {
       cpu::LinearArgs a;
       a.weight = &packed;
       a.rows = rows;
@@ -162,20 +203,6 @@ int main(int argc, char** argv) {
           static_cast<long long>(rows), s * 1e3, flop, 100 * flop / peak, bytes,
           100 * bytes / bandwidth);
     }
-    const Aligned workspace(static_cast<std::uint64_t>(cpu::linear_fused_workspace_bytes(64, k)));
-    for (const std::int64_t rows : {1, 2, 8, 64}) {
-      cpu::LinearArgs a;
-      a.weight = &packed;
-      a.rows = rows;
-      a.x = operands.data();
-      a.x_stride = k;
-      a.y = y.data();
-      a.y_stride = n;
-      a.workspace = workspace.p;
-      const double s = best_seconds([&] { cpu::linear_fused(isa, parallel, a); }, 0.3);
-      std::printf("  mirror of sm90, T %4lld  %9.3f ms  %6.3f ns for each multiply-add and thread\n",
-                  static_cast<long long>(rows), s * 1e3,
-                  s * 1e9 * parallel.threads() / static_cast<double>(rows * n * k));
-    }
+    mirrors(isa, parallel, w, operands, y, format == WeightFormat::nvfp4);
   }
 }

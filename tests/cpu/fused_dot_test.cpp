@@ -12,6 +12,7 @@
 #include "backends/cpu/ops/linear_fused.h"
 #include "core/numerics/codecs.h"
 #include "core/numerics/fused_dot.h"
+#include "core/numerics/fused_fp4.h"
 #include "core/numerics/matrix_order.h"
 #include "tests/support/buffers.h"
 #include "tests/support/golden.h"
@@ -30,11 +31,11 @@ std::vector<T> words(const test::Golden& g, const std::string& name) {
 }
 
 // Calls check(a, b, c, result) for each sum of a family.
-template <class Widen, class Check>
+template <class Word = std::uint16_t, class Widen, class Check>
 int each_golden(const char* family, std::size_t k, Widen widen, Check check) {
   const test::Golden g(NIBBLE_TEST_DATA "/fused/fused.safetensors");
   const std::string name = family;
-  const auto a = words<std::uint16_t>(g, name + ".a"), b = words<std::uint16_t>(g, name + ".b");
+  const auto a = words<Word>(g, name + ".a"), b = words<Word>(g, name + ".b");
   const auto c = words<std::uint32_t>(g, name + ".c"), want = words<std::uint32_t>(g, name + ".result");
   std::vector<float> x(k), y(k);
   for (std::size_t n = 0; n < want.size(); ++n) {
@@ -48,11 +49,11 @@ int each_golden(const char* family, std::size_t k, Widen widen, Check check) {
   return static_cast<int>(want.size());
 }
 
-template <int K, int F, int MinExponent, class Widen>
+template <int K, int F, int MinExponent, int Bits = 24, class Word = std::uint16_t, class Widen>
 int model_equals_golden(const char* family, Widen widen) {
   int n = 0;
-  return each_golden(family, K, widen, [&](const auto& x, const auto& y, float c, float want) {
-    const float got = num::fused_dot<K, F, 24, MinExponent>(x.data(), y.data(), c);
+  return each_golden<Word>(family, K, widen, [&](const auto& x, const auto& y, float c, float want) {
+    const float got = num::fused_dot<K, F, Bits, MinExponent>(x.data(), y.data(), c);
     ASSERT_TRUE(test::same_bits(got, want))
         << family << " " << n << ": " << std::hexfloat << got << ", expected " << want;
     ++n;
@@ -68,6 +69,101 @@ TEST(FusedDot, EqualsBigIntegers) {
   n += model_equals_golden<16, 25, num::kF16MinExponent>("f16_16_25", from_f16);
   n += model_equals_golden<4, 23, num::kF16MinExponent>("f16_4_23", from_f16);
   EXPECT_GE(n, 10000);
+  EXPECT_GE((model_equals_golden<32, 13, num::kE4m3MinExponent, 14, std::uint8_t>(
+                "e4m3_32_13", [](std::uint8_t b) { return num::e4m3_to_float(b); })),
+            10000);
+}
+
+struct Fp4Golden {
+  test::Golden file{NIBBLE_TEST_DATA "/fused/fused.safetensors"};
+  std::vector<std::uint8_t> a = file.u8("mxf4nvf4_64_35.a"), b = file.u8("mxf4nvf4_64_35.b"),
+                            a_scales = file.u8("mxf4nvf4_64_35.a_scales"),
+                            b_scales = file.u8("mxf4nvf4_64_35.b_scales");
+  std::vector<std::uint32_t> c = words<std::uint32_t>(file, "mxf4nvf4_64_35.c"),
+                             result = words<std::uint32_t>(file, "mxf4nvf4_64_35.result");
+  std::size_t blocks() const { return result.size() / 256; }
+};
+
+TEST(FusedFp4, EqualsBigIntegers) {
+  const Fp4Golden g;
+  EXPECT_GE(g.result.size(), 10000u);
+  for (std::size_t n = 0; n < g.result.size(); ++n) {
+    const std::size_t i = n / 256 * 16 + n / 16 % 16, j = n / 256 * 16 + n % 16;
+    std::uint32_t a[8], b[8], scales[2];
+    std::memcpy(a, &g.a[i * 32], 32);
+    std::memcpy(b, &g.b[j * 32], 32);
+    std::memcpy(&scales[0], &g.a_scales[i * 4], 4);
+    std::memcpy(&scales[1], &g.b_scales[j * 4], 4);
+    const float c = num::bit_cast<float>(g.c[n / 256 * 16 + (n / 16 + n) % 16]);
+    const float got = num::fused_fp4(a, b, scales[0], scales[1], c);
+    const float want = num::bit_cast<float>(g.result[n]);
+    ASSERT_TRUE(test::same_bits(got, want)) << n << ": " << std::hexfloat << got << ", expected " << want;
+    if (want != want) {
+      ASSERT_EQ(num::bit_cast<std::uint32_t>(got), 0x7FFFFFFFu);
+    }
+  }
+}
+
+// Sixteen columns at once: the b vectors of a block as the rows of a packed weight.
+TEST(FusedFp4, FastLoopsEqualBigIntegers) {
+  const cpu::FloatEnv env;
+  const Fp4Golden g;
+  cpu::Parallel one(1);
+  for (const Isa isa : cpu::available_isas()) {
+    const cpu::FusedKernels& kernels = cpu::fused_kernels(isa);
+    for (std::size_t block = 0; block < g.blocks(); ++block) {
+      Weight w;
+      w.name = "golden";
+      w.format = WeightFormat::nvfp4;
+      w.rows = 16;
+      w.cols = 64;
+      w.scale_layout = ScaleLayout::tensor;
+      w.scales = {1.0f};
+      w.codes = std::as_bytes(std::span(&g.b[block * 512], 512));
+      w.block_scales = std::as_bytes(std::span(&g.b_scales[block * 64], 64));
+      const test::Aligned arena(cpu::packed_bytes(w));
+      const cpu::PackedWeight packed = cpu::pack(w, arena.data, one, cpu::nibble_order(isa));
+      for (std::size_t i = 0; i < 16; ++i) {
+        std::int16_t codes[64];
+        double scales[4];
+        std::int32_t exponents[4];
+        kernels.operand_fp4(&g.a[(block * 16 + i) * 32], &g.a_scales[(block * 16 + i) * 4], 64, codes,
+                            scales, exponents);
+        float c[16];
+        for (std::size_t j = 0; j < 16; ++j) c[j] = num::bit_cast<float>(g.c[block * 16 + (i + j) % 16]);
+        kernels.group_fp4(packed, codes, scales, exponents, c);
+        for (std::size_t j = 0; j < 16; ++j) {
+          const float want = num::bit_cast<float>(g.result[block * 256 + i * 16 + j]);
+          ASSERT_TRUE(test::same_bits(c[j], want))
+              << cpu::isa_name(isa) << " block " << block << " [" << i << ", " << j << "] "
+              << std::hexfloat << c[j] << ", expected " << want;
+        }
+      }
+    }
+  }
+}
+
+TEST(FusedFp4, Corners) {
+  const std::uint32_t none[8] = {}, ones[8] = {0x22222222u, 0x22222222u, 0x22222222u, 0x22222222u,
+                                               0x22222222u, 0x22222222u, 0x22222222u, 0x22222222u};
+  const auto zeros = [&](std::uint32_t sa, std::uint32_t sb, float c) {
+    return num::fused_fp4(none, ones, sa, sb, c);
+  };
+  constexpr std::uint32_t kUnit = 0x38383838u, kLeast = 0x01010101u;
+  EXPECT_TRUE(test::same_bits(num::fused_fp4(ones, ones, kUnit, kUnit, 0.5f), 64.5f));
+  EXPECT_TRUE(test::same_bits(num::fused_fp4(ones, ones, 0xB8B8B8B8u, kUnit, 0.5f), 64.5f));  // no sign
+  EXPECT_TRUE(test::same_bits(zeros(kUnit, kUnit, -0.0f), 0.0f));
+  // A block whose codes are zero aligns by its scales: 2^-35 below 1 stays, 2^-36 does not.
+  EXPECT_TRUE(test::same_bits(zeros(kUnit, kUnit, -0x1p-35f), -0x1p-35f));
+  EXPECT_TRUE(test::same_bits(zeros(kUnit, kUnit, -0x1p-36f), 0.0f));
+  EXPECT_TRUE(test::same_bits(zeros(kLeast, kLeast, 0x1p-47f), 0x1p-47f));  // e = -6 - 6
+  EXPECT_TRUE(test::same_bits(zeros(kLeast, kLeast, 0x1p-48f), 0.0f));
+  // One whose scale is zero does not.
+  EXPECT_TRUE(test::same_bits(zeros(0, kUnit, -0x1p-149f), -0x1p-149f));
+  EXPECT_TRUE(test::same_bits(num::fused_fp4(ones, ones, 0, 0x7E7E7E7Eu, 0x1p-100f), 0x1p-100f));
+  EXPECT_TRUE(std::isnan(zeros(0x7F, 0, 1.0f)));
+  EXPECT_TRUE(std::isnan(zeros(0, 0xFF000000u, INFINITY)));
+  EXPECT_TRUE(test::same_bits(num::fused_fp4(ones, ones, kUnit, kUnit, -INFINITY), -INFINITY));
 }
 
 // The golden sums again, each in another column of a panel whose other columns hold zeros.

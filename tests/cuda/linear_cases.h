@@ -149,12 +149,26 @@ inline ActivationFormat format_of(Kind kind) {
   return {kind, kind == Kind::nvfp4_static || kind == Kind::fp8_tensor_static ? 0.0371f : 0.0f};
 }
 
-inline LinearInput random_input(const Combination& c, const Case& s, std::uint64_t seed) {
+// sm70: f16 with exponents; an odd row has any bits and a large exponent.
+inline void random_f16_row(const Case& s, bool odd_row, Hash& random, LinearInput& x) {
+  x.exponents.push_back(static_cast<std::int32_t>(odd_row ? random() % 114u : random() % 3u));
+  for (std::int64_t k = 0; k < s.k; ++k) {
+    x.values.push_back(odd_row && random() % 8 == 0 ? static_cast<std::uint16_t>(random())
+                                                    : num::float_to_f16(random.value(odd_row ? -24 : -5, odd_row ? 15 : 2)));
+  }
+}
+
+inline LinearInput random_input(const Combination& c, const Case& s, std::uint64_t seed,
+                                cuda::ArchPath path = cuda::ArchPath::sm90) {
   Hash random{seed};
   LinearInput x;
   x.rows = s.t;
   for (std::int64_t r = 0; r < s.t; ++r) {
     const bool odd_row = s.special && r % 3 == 1;
+    if (c.kind == Kind::none && path == cuda::ArchPath::sm70) {
+      random_f16_row(s, odd_row, random, x);
+      continue;
+    }
     for (std::int64_t k = 0; k < s.k; ++k) {
       if (c.kind == Kind::none) {
         const bool rare = odd_row && random() % 64 == 0;
@@ -167,7 +181,8 @@ inline LinearInput random_input(const Combination& c, const Case& s, std::uint64
         x.codes.push_back(static_cast<std::uint8_t>(random()));
       }
       if (c.kind == Kind::nvfp4_static && k % 16 == 0) {
-        x.byte_scales.push_back(random.code8(odd_row) & 0x7Fu);
+        const bool any_sign = odd_row && path == cuda::ArchPath::sm120;
+        x.byte_scales.push_back(static_cast<std::uint8_t>(random.code8(odd_row) & (any_sign ? 0xFFu : 0x7Fu)));
       }
       if (c.kind == Kind::fp8_token_group128 && k % 128 == 0) x.scales.push_back(random.value(-9, 0));
     }
@@ -188,6 +203,7 @@ inline LinearInput row_of(const LinearInput& x, std::int64_t row) {
   take(x.codes, one.codes);
   take(x.byte_scales, one.byte_scales);
   take(x.scales, one.scales);
+  take(x.exponents, one.exponents);
   return one;
 }
 

@@ -26,7 +26,11 @@ TEST(Device, ParsesItsForms) {
 
   d = Device::parse("cpu:kernels=portable");
   EXPECT_EQ(d.kernels, "portable");
+  d = Device::parse("cuda:1,arch-path=sm70");
+  EXPECT_EQ(d.index, 1);
+  EXPECT_EQ(d.arch_path, "sm70");
   d = Device::parse("cuda:3,threads=4");
+  EXPECT_EQ(d.arch_path, "");
   EXPECT_EQ(d.index, 3);
   EXPECT_EQ(d.threads, 4);
 }
@@ -34,7 +38,7 @@ TEST(Device, ParsesItsForms) {
 TEST(Device, TextIsWhatParseTakes) {
   for (const char* text : {"cpu", "cuda", "cuda:1", "cpu:mirror=sm90", "cpu:mirror=sm90,threads=2",
                            "cpu:mirror=sm90,threads=2,kernels=avx2", "cpu:kernels=portable",
-                           "cuda:2,threads=3"}) {
+                           "cuda:2,threads=3", "cuda:arch-path=sm120", "cuda:1,arch-path=sm70,graphs=off"}) {
     EXPECT_EQ(Device::parse(text).text(), text);
   }
   EXPECT_EQ(Device::parse("cpu:threads=0").text(), "cpu");
@@ -43,7 +47,8 @@ TEST(Device, TextIsWhatParseTakes) {
 
 TEST(Device, RefusesOtherForms) {
   for (const char* text : {"", ":", ":1", "cpu:", "cuda:x", "cuda:-1", "cuda:1.5", "cuda:1x", "cuda:99999999999",
-                           "cpu:mirror=", "cpu:mirror", "cpu:=sm90", "cpu:threads=x", "cpu:threads=-2",
+                           "cpu:mirror=", "cpu:mirror", "cuda:arch-path=", "cuda:arch-path", "cuda:arch_path=sm70",
+                           "cpu:=sm90", "cpu:threads=x", "cpu:threads=-2",
                            "cpu:threads=2,", "cpu:,threads=2", "cpu:threads=2,,mirror=sm90",
                            "cpu:colour=blue", "cpu:threads= 2", "cuda:+1", "cpu:threads=2=3"}) {
     try {

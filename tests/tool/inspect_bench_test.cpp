@@ -100,6 +100,35 @@ ToolRun bench(const std::string& output) {
   return run_tool(args);
 }
 
+TEST(Bench, TraceIsAFileAndASummary) {
+  const std::string file = std::filesystem::temp_directory_path() / "nibble-bench-trace.json";
+  std::vector<std::string> args = {"bench", model_path(), "-p", "64", "-n", "4", "-d", "0", "-r", "1",
+                                   "-b", "2", "--no-roof", "--trace", file};
+  const ToolRun run = run_tool(args);
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_NE(run.out.find("| kernel or op"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("| linear "), std::string::npos) << run.out;
+  std::ifstream stream(file);
+  const std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+  const Json trace = parse_json(text);
+  std::size_t linears = 0;
+  double last = -1;
+  for (const Json& e : trace.find("traceEvents")->as_array()) {
+    EXPECT_GE(e.find("ts")->as_double(), last);
+    last = e.find("ts")->as_double();
+    EXPECT_GE(e.find("dur")->as_double(), 0);
+    EXPECT_FALSE(e.find("args")->find("op")->as_string().empty());
+    linears += e.find("name")->as_string() == "linear";
+  }
+  EXPECT_GT(linears, 5u * 8);  // five steps of eight layers
+  std::filesystem::remove(file);
+  args.back() = "/nowhere/at/all.json";
+  const ToolRun refused = run_tool(args);
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.err.find("cannot be written"), std::string::npos) << refused.err;
+  EXPECT_EQ(refused.out, "");
+}
+
 TEST(Bench, Json) {
   const ToolRun run = bench("json");
   ASSERT_EQ(run.code, 0) << run.err;

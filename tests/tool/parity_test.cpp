@@ -67,5 +67,44 @@ TEST(ParityCommand, Usage) {
   EXPECT_EQ(run_tool({"parity", "nowhere", "--b", "cpu"}).code, 3);
 }
 
+// What a card computed (tools/gpu_check.sh writes these), the mirror of its profile computes here.
+TEST(Parity, MirrorsReproduceTheDigestsOfCards) {
+  const std::filesystem::path folder = std::filesystem::path(NIBBLE_TEST_DATA) / "digests";
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".json") continue;
+    // <checkpoint>.<profile>.json, or <checkpoint>.declared.<profile>.json
+    const std::string name = entry.path().stem().string();
+    const std::string checkpoint = name.substr(0, name.find('.')), profile = name.substr(name.rfind('.') + 1);
+    const ToolRun run = run_tool({"parity", NIBBLE_TEST_DATA "/model/" + checkpoint, "--a",
+                                  "cpu:mirror=" + profile, "--check", entry.path().string(), "-q"});
+    EXPECT_EQ(run.code, 0) << name << ": " << run.out << run.err;
+    EXPECT_EQ(run.out.rfind("equal ", 0), 0u) << name << ": " << run.out;
+    ++files;
+  }
+  EXPECT_GT(files, 0u) << folder;
+}
+
+TEST(Parity, ADigestOfAnotherRunDiffers) {
+  const ToolRun made = run_tool({"parity", model_path(), "--a", "cpu", "--tokens", "1,2,3", "--decode", "2",
+                                 "--digest", "-q"});
+  ASSERT_EQ(made.code, 0) << made.err;
+  const std::string file = std::filesystem::temp_directory_path() / "nibble-digest.json";
+  const auto check = [&](std::string text) {
+    std::ofstream(file) << text;
+    return run_tool({"parity", model_path(), "--a", "cpu:threads=1", "--check", file, "-q"});
+  };
+  EXPECT_EQ(check(made.out).code, 0);
+  std::string other = made.out;
+  const std::size_t at = other.find("\"digest\": \"") + 11;
+  other[at] = other[at] == '0' ? '1' : '0';
+  const ToolRun differs = check(other);
+  EXPECT_EQ(differs.code, 5);
+  EXPECT_NE(differs.out.find("differs   embed: expected"), std::string::npos) << differs.out;
+  EXPECT_EQ(check("{}").code, 1);
+  EXPECT_EQ(check("not json").code, 1);
+  std::filesystem::remove(file);
+}
+
 }  // namespace
 }  // namespace nibble::test

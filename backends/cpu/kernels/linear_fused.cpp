@@ -42,26 +42,25 @@ struct WeightBlock {
     }
   }
 
-  // k0 .. k0 + count of a panel as bf16 operands; returns the number of k with the zeros behind them.
+  // k0 .. k0 + count of a panel; returns the number of k with the zeros behind them.
+  template <int MinExponent>
   NIBBLE_INLINE std::int64_t open(const PackedWeight& w, std::int64_t panel, std::int64_t k0,
                                   std::int64_t count) {
     decode_any(w, panel, k0, count, values);
     const std::int64_t padded = (count + kFusedGroup - 1) / kFusedGroup * kFusedGroup;
     for (std::int64_t i = count * kPanelRows; i < padded * kPanelRows; ++i) values[i] = 0.0f;
-    if (w.format == WeightFormat::f16 || w.format == WeightFormat::f32) {  // others are exact
-      for (std::int64_t i = 0; i < count * kPanelRows; ++i) {
-        values[i] = num::bf16_to_float(num::float_to_bf16(values[i]));
-      }
-    }
-    measure<num::kBf16MinExponent>(padded);
+    measure<MinExponent>(padded);
     return padded;
   }
 };
 
-void operand(const float* x, std::int64_t count, float* to, std::int32_t* exponents) {
+template <int MinExponent>
+NIBBLE_INLINE void operand(const float* x, float scale, std::int64_t count, float* to,
+                           std::int32_t* exponents) {
   for (std::int64_t k = 0; k < count; ++k) {
-    to[k] = x[k];
-    exponents[k] = exponent_pair(exponent_of<num::kBf16MinExponent>(x[k]));
+    const float v = num::mul(x[k], scale);
+    to[k] = v;
+    exponents[k] = exponent_pair(exponent_of<MinExponent>(v));
   }
   for (std::int64_t k = count; k % kFusedGroup != 0; ++k) {
     to[k] = 0.0f;
@@ -69,9 +68,15 @@ void operand(const float* x, std::int64_t count, float* to, std::int32_t* expone
   }
 }
 
-template <int G, int F>
+void operand_bf16(const float* x, std::int64_t count, float* to, std::int32_t* exponents) {
+  operand<num::kBf16MinExponent>(x, 1.0f, count, to, exponents);
+}
+void operand_f16(const float* x, float scale, std::int64_t count, float* to, std::int32_t* exponents) {
+  operand<num::kF16MinExponent>(x, scale, count, to, exponents);
+}
+
+template <int G, int F, int kMin>
 void rows(const FusedBlock& f, std::int64_t panel_begin, std::int64_t panel_end) {
-  constexpr int kMin = num::kBf16MinExponent;
   const LinearBlock& b = f.linear;
   const std::int64_t cols = b.weight->cols;
   const auto bytes = static_cast<std::size_t>(b.rows) * kPanelRows * sizeof(float);
@@ -83,7 +88,8 @@ void rows(const FusedBlock& f, std::int64_t panel_begin, std::int64_t panel_end)
       const std::int64_t end = start + f.segment < cols ? start + f.segment : cols;
       std::memset(sums, 0, bytes);
       for (std::int64_t k0 = start; k0 < end; k0 += kSegment) {
-        const std::int64_t count = w.open(*b.weight, p, k0, end - k0 < kSegment ? end - k0 : kSegment);
+        const std::int64_t count =
+            w.open<kMin>(*b.weight, p, k0, end - k0 < kSegment ? end - k0 : kSegment);
         std::int64_t r = 0;
         for (; r + 2 <= b.rows; r += 2) {
           fused_chain<G, F, kMin, 2>(b.x + r * b.x_stride + k0, f.exponents + r * b.x_stride + k0,
@@ -115,9 +121,15 @@ void bare_chain(const float* a, const float* b, std::int64_t k, float* c) {
 
 constexpr num::MatrixOrder k90 = num::kSm90Order, k70 = num::kSm70Order;
 constexpr FusedKernels kKernels{
-    operand, rows<k90.group, k90.fraction_bits>,
+    operand_bf16,
+    operand_f16,
+    operand_fp4,
+    rows<k90.group, k90.fraction_bits, num::kBf16MinExponent>,
+    rows<k70.group, k70.fraction_bits, num::kF16MinExponent>,
+    fp4_rows,
     bare_chain<k90.group, k90.fraction_bits, num::kBf16MinExponent>,
-    bare_chain<k70.group, k70.fraction_bits, num::kF16MinExponent>};
+    bare_chain<k70.group, k70.fraction_bits, num::kF16MinExponent>,
+    bare_fp4};
 
 }  // namespace
 

@@ -31,6 +31,8 @@ struct LinearArgs {
   std::int64_t y_stride = 0;
 
   std::byte* workspace = nullptr;  // linear_workspace_bytes(), aligned to 64; unused for Kind::none
+
+  const std::int32_t* x_exponents = nullptr;  // [rows] of x: linear_fused in profile sm70
 };
 
 constexpr std::int64_t kOperandRows = 576;

@@ -3,6 +3,9 @@
 #include <algorithm>
 
 #include "backends/cpu/kernels/linear_fused.h"
+#include "core/numerics/fused_fp4.h"
+#include "core/numerics/row_scale.h"
+#include "nibble/error.h"
 
 namespace nibble::cpu {
 namespace {
@@ -17,24 +20,52 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Whole groups, and a cache line off a power of two.
+// Whole groups of every unit, and a cache line off a power of two.
 std::int64_t operand_stride(std::int64_t cols) {
-  return ceil_div(cols, kFusedGroup) * kFusedGroup + 16;
+  return ceil_div(cols, num::kFp4Group) * num::kFp4Group + num::kFp4Group;
+}
+
+// Scales and codes of blocks are smaller than the operands of a row.
+constexpr std::int64_t kColumnBytes = sizeof(float) + sizeof(std::int32_t);
+static_assert(sizeof(std::int16_t) * num::kFp4Block + sizeof(double) + sizeof(std::int32_t) <=
+              kColumnBytes * num::kFp4Block);
+
+void check_format(Profile profile, const LinearArgs& a) {
+  const WeightFormat f = a.weight->format;
+  const bool f16 = profile == Profile::sm70;
+  if (f == WeightFormat::f32 || f == (f16 ? WeightFormat::bf16 : WeightFormat::f16) ||
+      (f16 && a.format.kind == Kind::none && a.x_exponents == nullptr)) {
+    throw Error(ErrorCode::internal,
+                std::string("[linear] expected operands of the profile, found a weight of ") +
+                    weight_format_name(f) + (a.x_exponents == nullptr ? "" : ", x with exponents"));
+  }
 }
 
 // Rows [first, first + rows) of a block of operands.
-FusedBlock rows_of(FusedBlock f, std::int64_t first, std::int64_t rows) {
-  LinearBlock& b = f.linear;
-  b.x += first * b.x_stride;
-  f.exponents += first * b.x_stride;
+LinearBlock rows_of(LinearBlock b, std::int64_t first, std::int64_t rows) {
+  if (b.x != nullptr) b.x += first * b.x_stride;
   if (b.group_scale != nullptr) b.group_scale += first * b.group_stride;
   if (b.row_scale != nullptr) b.row_scale += first;
   b.y += first * b.y_stride;
   b.rows = rows;
+  return b;
+}
+FusedBlock rows_of(FusedBlock f, std::int64_t first, std::int64_t rows) {
+  f.linear = rows_of(f.linear, first, rows);
+  f.exponents += first * f.linear.x_stride;
+  return f;
+}
+Fp4Block rows_of(Fp4Block f, std::int64_t first, std::int64_t rows) {
+  f.linear = rows_of(f.linear, first, rows);
+  f.codes += first * f.stride;
+  f.scales += first * f.stride / num::kFp4Block;
+  f.exponents += first * f.stride / num::kFp4Block;
   return f;
 }
 
-void run_block(const FusedKernels& kernels, Parallel& parallel, const FusedBlock& all) {
+template <class Block>
+void run_block(void (*kernel)(const Block&, std::int64_t, std::int64_t), Parallel& parallel,
+               const Block& all) {
   const PackedWeight& w = *all.linear.weight;
   const std::int64_t rows = all.linear.rows;
   // A panel's weights are decoded for each piece: smaller ones only where panels are too few.
@@ -47,10 +78,87 @@ void run_block(const FusedKernels& kernels, Parallel& parallel, const FusedBlock
              for (std::int64_t i = begin; i < end; ++i) {
                const std::int64_t block = i % blocks, panel = i / blocks;
                const std::int64_t first = rows * block / blocks;
-               kernels.sm90(rows_of(all, first, rows * (block + 1) / blocks - first), panel,
-                            panel + 1);
+               kernel(rows_of(all, first, rows * (block + 1) / blocks - first), panel, panel + 1);
              }
            });
+}
+
+template <class Body>
+void over_rows(Parallel& parallel, std::int64_t rows, std::int64_t cols, const Body& body) {
+  parallel(rows, std::max<std::int64_t>(1, 16384 / cols), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) body(r);
+  });
+}
+
+// What a slab's rows [first, first + rows) share, whichever unit multiplies them.
+LinearBlock slab_of(const LinearArgs& a, std::int64_t first, std::int64_t rows) {
+  LinearBlock b{a.weight, nullptr, 0, rows, nullptr, 0, nullptr, 1.0f, a.y + first * a.y_stride,
+                a.y_stride};
+  const auto* scales = static_cast<const float*>(a.scales);
+  if (a.format.kind == Kind::fp8_token_group128) {
+    b.group_scale = scales + first * a.scale_stride;
+    b.group_stride = a.scale_stride;
+  }
+  if (a.format.kind == Kind::fp8_token) b.row_scale = scales + first;
+  if (a.format.kind == Kind::nvfp4_static || a.format.kind == Kind::fp8_tensor_static) {
+    b.tensor_scale = a.format.scale;
+  }
+  return b;
+}
+
+void run_fp4(const FusedKernels& kernels, Parallel& parallel, const LinearArgs& a, std::int64_t first,
+             std::int64_t rows) {
+  const std::int64_t cols = a.weight->cols, stride = operand_stride(cols);
+  const std::int64_t blocks = stride / num::kFp4Block;
+  auto* const scales = reinterpret_cast<double*>(a.workspace);
+  auto* const exponents = reinterpret_cast<std::int32_t*>(scales + rows * blocks);
+  auto* const codes = reinterpret_cast<std::int16_t*>(exponents + rows * blocks);
+  const Fp4Block all{slab_of(a, first, rows), codes, scales, exponents, stride,
+                     fused_segments(*a.weight, a.format).length};
+  const auto* bytes = static_cast<const std::uint8_t*>(a.scales);
+  over_rows(parallel, rows, cols, [&](std::int64_t r) {
+    kernels.operand_fp4(a.codes + (first + r) * a.x_stride, bytes + (first + r) * a.scale_stride, cols,
+                        codes + r * stride, scales + r * blocks, exponents + r * blocks);
+  });
+  run_block(kernels.fp4, parallel, all);
+}
+
+void run_fused(Profile profile, const LinearKernels& plain, const FusedKernels& kernels,
+               Parallel& parallel, const LinearArgs& a, std::int64_t first, std::int64_t rows) {
+  const std::int64_t cols = a.weight->cols, stride = operand_stride(cols);
+  auto* const x = reinterpret_cast<float*>(a.workspace);
+  auto* const exponents = reinterpret_cast<std::int32_t*>(x + rows * stride);
+  auto* const row_scales = reinterpret_cast<float*>(exponents + rows * stride);
+  FusedBlock all{slab_of(a, first, rows), exponents, fused_segments(*a.weight, a.format).length};
+  all.linear.x = x;
+  all.linear.x_stride = stride;
+  const bool f16 = profile == Profile::sm70;
+  if (f16 && a.format.kind == Kind::none) all.linear.row_scale = row_scales;
+  const auto* bytes = static_cast<const std::uint8_t*>(a.scales);
+  over_rows(parallel, rows, cols, [&](std::int64_t r) {
+    float* const to = x + r * stride;
+    const float* from = to;
+    float scale = 1.0f;
+    if (a.format.kind == Kind::none) {
+      from = a.x + (first + r) * a.x_stride;
+      if (f16) {
+        const std::int32_t e = a.x_exponents[first + r];
+        row_scales[r] = num::power_of_two(e);
+        scale = num::power_of_two(-e);  // h again, exactly
+      }
+    } else if (const std::uint8_t* codes = a.codes + (first + r) * a.x_stride;
+               a.format.kind == Kind::nvfp4_static) {
+      plain.decode_nvfp4(codes, bytes + (first + r) * a.scale_stride, cols, to);
+    } else {
+      plain.decode_fp8(codes, cols, to);
+    }
+    if (f16) {
+      kernels.operand_f16(from, scale, cols, to, exponents + r * stride);
+    } else {
+      kernels.operand_bf16(from, cols, to, exponents + r * stride);
+    }
+  });
+  run_block(f16 ? kernels.sm70 : kernels.sm90, parallel, all);
 }
 
 }  // namespace
@@ -64,54 +172,27 @@ num::Segments fused_segments(const PackedWeight& weight, const ActivationFormat&
                               weight.block != nullptr || format.kind == Kind::fp8_token_group128);
 }
 
-std::int64_t linear_fused_workspace_bytes(std::int64_t max_rows, std::int64_t cols) {
-  return std::min(max_rows, kFusedOperandRows) * operand_stride(cols) *
-         static_cast<std::int64_t>(sizeof(float) + sizeof(std::int32_t));
+bool uses_fp4(Profile profile, WeightFormat weight, const ActivationFormat& x) {
+  return profile == Profile::sm120 && weight == WeightFormat::nvfp4 && x.kind == Kind::nvfp4_static;
 }
 
-void linear_fused(Isa isa, Parallel& parallel, const LinearArgs& a) {
-  if (a.rows <= 0) return;
-  const FusedKernels& kernels = fused_kernels(isa);
-  const LinearKernels& plain = plain_of(isa);
-  const std::int64_t cols = a.weight->cols, stride = operand_stride(cols);
-  const std::int64_t slab = std::min(a.rows, kFusedOperandRows);
-  auto* const x = reinterpret_cast<float*>(a.workspace);
-  auto* const exponents = reinterpret_cast<std::int32_t*>(x + slab * stride);
-  const auto* byte_scales = static_cast<const std::uint8_t*>(a.scales);
-  const auto* scales = static_cast<const float*>(a.scales);
+std::int64_t linear_fused_workspace_bytes(std::int64_t max_rows, std::int64_t cols) {
+  return std::min(max_rows, kFusedOperandRows) *
+         (operand_stride(cols) * kColumnBytes + static_cast<std::int64_t>(sizeof(float)));
+}
 
+void linear_fused(Profile profile, Isa isa, Parallel& parallel, const LinearArgs& a) {
+  if (a.rows <= 0) return;
+  check_format(profile, a);
+  const FusedKernels& kernels = fused_kernels(isa);
+  const bool fp4 = uses_fp4(profile, a.weight->format, a.format);
   for (std::int64_t first = 0; first < a.rows; first += kFusedOperandRows) {
     const std::int64_t rows = std::min(kFusedOperandRows, a.rows - first);
-    FusedBlock all{{a.weight, x, stride, rows, nullptr, 0, nullptr, 1.0f,
-                    a.y + first * a.y_stride, a.y_stride},
-                   exponents,
-                   fused_segments(*a.weight, a.format).length};
-    LinearBlock& b = all.linear;
-    if (a.format.kind == Kind::fp8_token_group128) {
-      b.group_scale = scales + first * a.scale_stride;
-      b.group_stride = a.scale_stride;
+    if (fp4) {
+      run_fp4(kernels, parallel, a, first, rows);
+    } else {
+      run_fused(profile, plain_of(isa), kernels, parallel, a, first, rows);
     }
-    if (a.format.kind == Kind::fp8_token) b.row_scale = scales + first;
-    if (a.format.kind == Kind::nvfp4_static || a.format.kind == Kind::fp8_tensor_static) {
-      b.tensor_scale = a.format.scale;
-    }
-    parallel(rows, std::max<std::int64_t>(1, 16384 / cols),
-             [&](std::int64_t begin, std::int64_t end) {
-               for (std::int64_t r = begin; r < end; ++r) {
-                 float* const to = x + r * stride;
-                 const float* from = to;
-                 if (a.format.kind == Kind::none) {
-                   from = a.x + (first + r) * a.x_stride;
-                 } else if (const std::uint8_t* codes = a.codes + (first + r) * a.x_stride;
-                            a.format.kind == Kind::nvfp4_static) {
-                   plain.decode_nvfp4(codes, byte_scales + (first + r) * a.scale_stride, cols, to);
-                 } else {
-                   plain.decode_fp8(codes, cols, to);
-                 }
-                 kernels.operand(from, cols, to, exponents + r * stride);
-               }
-             });
-    run_block(kernels, parallel, all);
   }
 }
 

@@ -79,8 +79,8 @@ void read_row(const PackedWeight& w, std::int64_t n, float* y) {
   const float alpha = w.alpha[n];
   const std::int64_t across = (w.cols + kScaleBlock - 1) / kScaleBlock;
   for (std::int64_t k = 0; k < w.cols; ++k) {
-    y[k] = num::mul(
-        y[k], w.block == nullptr ? alpha : w.block[n / kScaleBlock * across + k / kScaleBlock]);
+    y[k] = num::mul(y[k], alpha);  // block128: 1, or a power of two
+    if (w.block != nullptr) y[k] = num::mul(y[k], w.block[n / kScaleBlock * across + k / kScaleBlock]);
   }
 }
 

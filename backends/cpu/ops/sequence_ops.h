@@ -77,7 +77,7 @@ struct QkNormRopeArgs {
   std::span<const Range> ranges;
   std::span<const std::int32_t> pages;
   MutableRows q_out;  // [T, heads * head_dim]
-  bool round_keys = false;  // to bf16, as a mirrored profile keeps them
+  bool round_keys = false;  // to bf16, as the mirrors of sm90 and sm120 keep them
 };
 void qk_norm_rope(SequenceContext& context, const KvArena& arena, const QkNormRopeArgs& args);
 

@@ -5,7 +5,7 @@
 // mma.cuh's A fragments of its four k-steps s, so that a warp's loads are whole and contiguous:
 //   nvfp4  [lane 32][s 4] words; nibble j (0..3) is the low half of a[j], nibble 4 + j the high half
 //   fp8    [s / 2][lane 32][s % 2][a 0..3] pairs of codes
-//   bf16   [s 4][lane 32][a 0..3] pairs
+//   bf16   [s 4][lane 32][a 0..3] pairs; f16 (WeightImage::values) the same
 // nvfp4 block scales stay plain e4m3 bytes (sign and NaN included): [N / 16][K / 64][g 8][s 4][rows g, g+8].
 #pragma once
 
@@ -18,7 +18,7 @@ namespace nibble::cuda {
 
 constexpr int kUnitRows = 16, kTileRows = 64, kTileCols = 64;
 
-// Bytes of a unit; f16 and f32 weights become bf16.
+// Bytes of a unit; unquantised weights become bf16, or f16.
 NIBBLE_HD constexpr int unit_bytes(WeightFormat f) {
   return kUnitRows * kTileCols * 2 / (f == WeightFormat::nvfp4 ? 4 : f == WeightFormat::fp8_e4m3 ? 2 : 1);
 }
@@ -63,7 +63,8 @@ NIBBLE_HD float weight_value(const WeightImage& w, std::int64_t n, std::int64_t 
   if (w.format == WeightFormat::fp8_e4m3) {
     return num::e4m3_to_float(static_cast<std::uint8_t>(unit[fp8_at(place)]));
   }
-  return num::bf16_to_float(reinterpret_cast<const std::uint16_t*>(unit)[bf16_at(place)]);
+  const std::uint16_t bits = reinterpret_cast<const std::uint16_t*>(unit)[bf16_at(place)];
+  return w.values == DType::f16 ? num::f16_to_float(bits) : num::bf16_to_float(bits);
 }
 
 // Pairs of bf16, each product rounded to nearest even; subnormals kept.

@@ -1,30 +1,103 @@
-// linear.cu: which kernel of Linear serves. All give the same bits; the program class's largest number of
-// rows decides, never the step's own.
+// linear.cu: which kernel of Linear serves. Kernels of one path give the same bits; the program class's largest
+// number of rows decides between them, never the step's own.
+#include "backends/cuda/ops/linear.h"
+
 #include <cuda_runtime.h>
 
-#include <type_traits>
+#include <string>
 
+#include "backends/cuda/device/mma_f16.cuh"
+#include "backends/cuda/device/mma_fp4.cuh"
 #include "backends/cuda/ops/linear_parts.cuh"
+#include "nibble/error.h"
 
 namespace nibble::cuda {
 namespace {
 
 constexpr std::int64_t kFewRows = 8;
 
-// Compiled with the kernels, so that its attributes tell which path they took.
-__global__ void path_probe() {}
+// Compiled with the kernels, so that their attributes tell which code the card took: of what virtual
+// architecture, and whether that had the FP4 instruction (its feature set has no number to ask for).
+#if defined(NIBBLE_NATIVE_FP4)
+constexpr int kProbeThreads = 64;
+#else
+constexpr int kProbeThreads = 32;
+#endif
+__global__ void __launch_bounds__(kProbeThreads) path_probe() {}
+
+cudaFuncAttributes probe() {
+  cudaFuncAttributes attributes{};
+  if (cudaFuncGetAttributes(&attributes, path_probe) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+  }
+  return attributes;
+}
+bool has_m16n8k16() { return native_mma(probe().ptxVersion); }
+bool has_m8n8k4() { return native_m8n8k4(probe().ptxVersion); }
+bool has_fp4() { return probe().maxThreadsPerBlock == 64; }
+
+void launch_sm90(const Launch& to, const LinearParams& p) {
+  if (to.max_of(p.rows) <= kFewRows) {
+    launch_few(to, p);
+  } else {
+    launch_tile(to, p);
+  }
+}
+
+// Why a kernel does not serve; null: it does.
+const char* refuse_sm120(const LinearArgs& a) {
+  if (a.path != ArchPath::sm120) return "the path is not sm120";
+  if (a.weight.format != WeightFormat::nvfp4) return "the weight is not nvfp4";
+  if (a.format.kind != ActivationKind::nvfp4_static) return "the activations are not nvfp4";
+  return nullptr;
+}
+const char* refuse_sm70(const LinearArgs& a) {
+  if (a.path != ArchPath::sm70) return "the path is not sm70";
+  if (a.weight.values != DType::f16) return "the weight was not packed for f16 operands";
+  if (a.format.kind == ActivationKind::none && a.x.dtype != DType::f16) return "x is not f16";
+  if (a.format.kind == ActivationKind::none && a.x.exponents == nullptr) return "x has no exponents";
+  return nullptr;
+}
+const char* refuse_sm90(const LinearArgs& a) {
+  if (a.path == ArchPath::sm70) return "the path is sm70";
+  if (a.weight.values != DType::bf16) return "the weight was not packed for bf16 operands";
+  return nullptr;
+}
+
+struct LinearKernel {
+  const char *name, *emulated;
+  const char* (*refusal)(const LinearArgs&);
+  bool (*native)();
+  void (*launch)(const Launch&, const LinearParams&);
+};
+// Best first.
+constexpr LinearKernel kKernels[] = {
+    {"mma.m16n8k64 nvfp4", "mma.m16n8k64 nvfp4, emulated", refuse_sm120, has_fp4, launch_sm120},
+    {"mma.m8n8k4", "mma.m8n8k4, emulated", refuse_sm70, has_m8n8k4, launch_sm70},
+    {"mma.m16n8k16", "mma.m16n8k16, emulated", refuse_sm90, has_m16n8k16, launch_sm90},
+};
+
+const LinearKernel& kernel_for(const LinearArgs& a) {
+  std::string refusals;
+  for (const LinearKernel& k : kKernels) {
+    const char* why = k.refusal(a);
+    if (why == nullptr) return k;
+    refusals += std::string(refusals.empty() ? "" : "; ") + k.name + ": " + why;
+  }
+  throw Error(ErrorCode::internal, "[cuda] linear: no kernel serves: " + refusals);
+}
 
 bool aligned_for(const LinearArgs& a) {
   const auto address = reinterpret_cast<std::uintptr_t>(a.x.data);
-  const std::int64_t element = a.x.dtype == DType::bf16 ? 2 : 1;
+  const std::int64_t element = a.x.dtype == DType::u8 ? 1 : 2;
   return address % static_cast<std::uintptr_t>(8 * element) == 0 && a.x.stride % 8 == 0;
 }
 
 }  // namespace
 
 void linear(const Launch& to, const LinearArgs& a) {
-  const std::int64_t rows = to.max_of(a.y.rows);
-  if (rows <= 0) return;
+  const LinearKernel& kernel = kernel_for(a);
+  if (to.max_of(a.y.rows) <= 0) return;
   const bool quantised = a.format.kind != ActivationKind::none;
   const bool blocks =
       a.weight.block != nullptr || a.format.kind == ActivationKind::fp8_token_group128;
@@ -36,6 +109,7 @@ void linear(const Launch& to, const LinearArgs& a) {
   p.x_stride = a.x.stride;
   p.x_scales = a.x_scales.data;
   p.scale_stride = a.x_scales.stride;
+  p.exponents = quantised ? nullptr : a.x.exponents;
   p.kind = a.format.kind;
   p.aligned = aligned_for(a);
   const bool is_static = a.format.kind == ActivationKind::nvfp4_static ||
@@ -48,21 +122,12 @@ void linear(const Launch& to, const LinearArgs& a) {
   p.k_tiles = static_cast<int>(a.weight.padded_cols / kTileCols);
   p.segment_tiles = segments.length / kTileCols;
   p.segments = segments.count;
-  if (rows <= kFewRows) {
-    launch_few(to, p);
-  } else {
-    launch_tile(to, p);
-  }
+  kernel.launch(to, p);
 }
 
-const char* linear_kernel(const LinearArgs&) {
-  cudaFuncAttributes attributes{};
-  if (cudaFuncGetAttributes(&attributes, path_probe) == cudaSuccess &&
-      native_mma(attributes.ptxVersion)) {
-    return "mma.m16n8k16";
-  }
-  static_cast<void>(cudaGetLastError());
-  return "emulated mma.m16n8k16";
+const char* linear_kernel(const LinearArgs& a) {
+  const LinearKernel& kernel = kernel_for(a);
+  return kernel.native() ? kernel.name : kernel.emulated;
 }
 
 }  // namespace nibble::cuda

@@ -1,20 +1,23 @@
 // linear.h: launches of Linear and Embed. Contracts: core/ops/ops.h, core/numerics/matrix_order.h.
 #pragma once
 
+#include "backends/cuda/arch_path.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/weight_image.h"
 
 namespace nibble::cuda {
 
 struct LinearArgs {
-  View x;         // [T, K] bf16, or codes (u8) of `format`
+  View x;         // [T, K] bf16, or f16 with exponents (sm70), or codes (u8) of `format`
   View x_scales;  // data null where the format has none
   ActivationFormat format;
   WeightImage weight;
   View y;  // [T, N] f32 or bf16
+  ArchPath path = ArchPath::sm90;
 };
+// Throws Error(internal) with each kernel's reason where none serves.
 void linear(const Launch& to, const LinearArgs& args);
-// Which kernel serves: "mma.m16n8k16", "emulated mma.m16n8k16"; for StepStats.
+// Which kernel serves: "mma.m16n8k16", "mma.m8n8k4, emulated"; for StepStats.
 const char* linear_kernel(const LinearArgs& args);
 
 struct EmbedArgs {

@@ -18,6 +18,7 @@ struct LinearParams {
   std::int64_t x_stride;  // elements
   const std::byte* x_scales;
   std::int64_t scale_stride;
+  const std::int32_t* exponents;  // of f16 rows of x, else null
   ActivationKind kind;
   bool aligned;  // eight columns of x may be read at once
   float static_scale;
@@ -30,6 +31,8 @@ struct LinearParams {
 
 void launch_few(const Launch& to, const LinearParams& p);
 void launch_tile(const Launch& to, const LinearParams& p);
+void launch_sm70(const Launch& to, const LinearParams& p);
+void launch_sm120(const Launch& to, const LinearParams& p);
 
 // 16 rows x 64 columns of a weight, a lane's share.
 template <WeightFormat F>
@@ -143,11 +146,13 @@ __device__ __forceinline__ float add_segment(const LinearParams& p, std::int64_t
   return num::fma(sum, p.weight.block[n / 128 * across + segment], total);
 }
 
+__device__ __forceinline__ float activation_scale(const LinearParams& p, std::int64_t token) {
+  return p.kind == ActivationKind::fp8_token
+             ? reinterpret_cast<const float*>(p.x_scales)[token * p.scale_stride]
+             : p.static_scale;
+}
 __device__ __forceinline__ void finish(const LinearParams& p, std::int64_t token, std::int64_t n,
-                                       float total) {
-  const float scale = p.kind == ActivationKind::fp8_token
-                          ? reinterpret_cast<const float*>(p.x_scales)[token * p.scale_stride]
-                          : p.static_scale;
+                                       float total, float scale) {
   const float y = num::mul(num::mul(total, p.weight.alpha[n]), scale);
   const std::int64_t at = token * p.y_stride + n;
   if (p.y_bf16) {
@@ -155,6 +160,10 @@ __device__ __forceinline__ void finish(const LinearParams& p, std::int64_t token
   } else {
     put(reinterpret_cast<float*>(p.y) + at, y);
   }
+}
+__device__ __forceinline__ void finish(const LinearParams& p, std::int64_t token, std::int64_t n,
+                                       float total) {
+  finish(p, token, n, total, activation_scale(p, token));
 }
 
 // Results of a lane: i = 0, 1: row g, columns 2p, 2p + 1; i = 2, 3: row g + 8.

@@ -6,6 +6,7 @@
 //   cost  x once (token: twice), one division a value: bandwidth bound
 #include <type_traits>
 
+#include "backends/cuda/device/e2m1.cuh"
 #include "backends/cuda/device/wide.cuh"
 #include "backends/cuda/ops/rowwise.h"
 
@@ -86,11 +87,12 @@ __global__ void __launch_bounds__(kPieceThreads) nvfp4(Job<X> j) {
   if (x.count == 0) return;  // whole teams: columns come in multiples of 16
   const std::uint8_t s = num::float_to_e4m3(num::div(num::div(most, 6.0f), j.scale));
   const float unit = num::mul(num::e4m3_to_float(s), j.scale);
-  unsigned code[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) code[i] = s == 0 ? 0u : num::float_to_e2m1(num::div(x.v[i], unit));
+  unsigned low = 0, high = 0;
+  if (s != 0) {
+    low = to_e2m1x2<kFp4Path>(num::div(x.v[0], unit), num::div(x.v[1], unit));
+    high = to_e2m1x2<kFp4Path>(num::div(x.v[2], unit), num::div(x.v[3], unit));
+  }
   std::uint8_t* const at = j.codes.row(x.row) + x.column / 2;
-  const unsigned low = code[0] | code[1] << 4, high = code[2] | code[3] << 4;
   if (j.wide_codes) {
     *reinterpret_cast<std::uint16_t*>(at) = static_cast<std::uint16_t>(low | high << 8);
   } else {

@@ -17,14 +17,15 @@ struct NIBBLE_API Device {
   std::string backend = "cpu";
   int threads = 0;      // CPU: 0 = all the machine's; limits.h says how many
   std::string kernels;  // CPU: "avx512", "avx2", "neon", "portable"; empty = the best available
-  std::string mirror;   // CPU: the profile whose bits it reproduces ("sm90"); empty = its own, f32
+  std::string mirror;   // CPU: the profile whose bits it reproduces: sm70, sm90, sm120; empty = its own, f32
   int index = 0;        // CUDA: which card
   bool graphs = true;   // CUDA: run a step as one captured graph, not kernel by kernel
+  std::string arch_path;  // CUDA: "sm70", "sm90", "sm120": whose profile and kernels; empty = the card's own
 
   static Device cpu(int threads = 0);
   static Device best();  // the first backend of the registry that finds a device
   // "cpu", "cpu:mirror=sm90", "cuda", "cuda:1": a backend, then a card's number or name=value pairs
-  // (mirror, threads, kernels, graphs=off), parted by commas. Throws Error(invalid_argument).
+  // (mirror, arch-path, threads, kernels, graphs=off), parted by commas. Throws Error(invalid_argument).
   static Device parse(std::string_view text);
   std::string text() const;  // what parse() takes
 };

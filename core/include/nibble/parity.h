@@ -78,6 +78,22 @@ struct ParityReport {
 NIBBLE_API ParityReport compare_devices(const std::filesystem::path& model, const Device& a, const Device& b,
                                         const ParityOptions& how);
 
+// What one device computed, in a form that a file can keep: a run on a card leaves it, and the CPU's mirror
+// of that profile reproduces it where there is no card.
+struct ParityDigest {
+  struct Kind {
+    std::string kind;  // of op; "logits" once more by themselves; "state" after the last step
+    std::int64_t ops = 0, elements = 0;
+    std::string digest;  // FNV-1a (64 bits, hexadecimal) over the float32 patterns, all NaN as 0x7FFFFFFF
+  };
+  ParityDevice device;
+  ParityWork work;
+  std::vector<Kind> kinds;  // in order of first appearance
+};
+// Runs the walk on one device. Throws as compare_devices does.
+NIBBLE_API ParityDigest digest_device(const std::filesystem::path& model, const Device& on,
+                                      const ParityOptions& how);
+
 struct Float64Report {
   struct Kind {
     std::string kind;

@@ -1,0 +1,25 @@
+// arch_path.h: whose arithmetic and kernels a backend runs, whatever its card is.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/base/dtype.h"
+
+namespace nibble::cuda {
+
+enum class ArchPath : std::uint8_t { sm70, sm90, sm120 };
+
+const char* arch_path_name(ArchPath path);  // "sm70": the profile's name too
+// Empty: the card's own, sm120 on compute capability 12.0, else sm90. Throws
+// Error(invalid_argument).
+ArchPath arch_path_from(const std::string& name, int major, int minor);
+// Type of the buffers between ops, and of what a sequence's state keeps of them.
+constexpr DType operand_of(ArchPath path) {
+  return path == ArchPath::sm70 ? DType::f16 : DType::bf16;
+}
+constexpr DType state_type_of(DType operand) {
+  return operand == DType::f16 ? DType::f32 : operand;
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,181 @@
+// linear_run.h: packs a weight on the device, runs Linear on it and compares with reference.h, for any path.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "backends/cuda/ops/linear.h"
+#include "tests/cuda/linear_cases.h"
+#include "tests/cuda/step_on_device.h"
+#include "tests/support/buffers.h"
+
+namespace nibble::test {
+
+struct PinnedMemory {
+  explicit PinnedMemory(std::size_t bytes) { cuda_ok(cudaMallocHost(&data, bytes)); }
+  ~PinnedMemory() { cudaFreeHost(data); }
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+  void* data = nullptr;
+};
+
+// A weight packed through staging memory of `staging` bytes.
+struct OnDevice {
+  OnDevice(const Weight& w, std::size_t staging, DType operand = DType::bf16) : arena(cuda::image_bytes(w)) {
+    const PinnedMemory host(staging);
+    DeviceArray<std::byte> device(staging);
+    image = cuda::pack_weight(w, arena.raw(),
+                              {static_cast<std::byte*>(host.data), device.raw(), staging, nullptr}, operand);
+    finish_device();
+    EXPECT_EQ(device.damage(), "");
+  }
+  DeviceArray<std::byte> arena;
+  cuda::WeightImage image;
+};
+
+// The smallest that takes 64 rows at a time, twice that and a little, or plenty.
+inline std::size_t staging_for(const Weight& w, std::size_t turn) {
+  const std::size_t row = w.codes.size() / static_cast<std::size_t>(w.rows);
+  const std::size_t least = row * 64;
+  if (least > (1u << 22)) return 2 * least;
+  return turn % 3 == 0 ? least : turn % 3 == 1 ? 2 * least + 600 : std::size_t{16} << 20;
+}
+
+template <class T>
+std::vector<T> with_rows(std::vector<T> values, std::int64_t rows, std::int64_t all) {
+  const std::size_t width = values.size() / static_cast<std::size_t>(rows);
+  const std::size_t old = values.size();
+  values.resize(width * static_cast<std::size_t>(all));
+  if (values.size() > old) {
+    std::memset(static_cast<void*>(values.data() + old), 0xFF, (values.size() - old) * sizeof(T));
+  }
+  return values;
+}
+
+// [T, N] widened. The class has `most` rows; those past the input's are NaN and must stay untouched.
+template <class Y>
+std::vector<float> run_linear(const cuda::WeightImage& image, const ActivationFormat& format,
+                              const LinearInput& x, std::int64_t most, std::int64_t gap,
+                              cuda::ArchPath path) {
+  const std::int64_t k = image.cols, n = image.rows, across = (k + 127) / 128;
+  const StepOnDevice step(plain_batch(std::vector<std::int32_t>(static_cast<std::size_t>(x.rows))));
+  cuda::Launch to;
+  to.step = step.device();
+  to.max_rows = most;
+  cuda::LinearArgs args;
+  args.format = format;
+  args.weight = image;
+  args.path = path;
+  std::unique_ptr<DeviceMatrix<std::uint16_t>> values;
+  std::unique_ptr<DeviceMatrix<std::uint8_t>> codes, bytes;
+  std::unique_ptr<DeviceMatrix<float>> scales;
+  std::unique_ptr<DeviceArray<std::int32_t>> exponents;
+  if (format.kind == Kind::none) {
+    values = std::make_unique<DeviceMatrix<std::uint16_t>>(with_rows(x.values, x.rows, most), most, k, gap);
+    args.x = values->view();
+    if (path == cuda::ArchPath::sm70) {
+      exponents = std::make_unique<DeviceArray<std::int32_t>>(with_rows(x.exponents, x.rows, most));
+      args.x.dtype = DType::f16;
+      args.x.exponents = exponents->data();
+    }
+  } else {
+    const std::int64_t width = format.kind == Kind::nvfp4_static ? k / 2 : k;
+    codes = std::make_unique<DeviceMatrix<std::uint8_t>>(with_rows(x.codes, x.rows, most), most, width, gap);
+    args.x = codes->view();
+  }
+  if (format.kind == Kind::nvfp4_static) {
+    bytes = std::make_unique<DeviceMatrix<std::uint8_t>>(with_rows(x.byte_scales, x.rows, most), most,
+                                                         k / 16, gap);
+    args.x_scales = bytes->view();
+  }
+  if (format.kind == Kind::fp8_token || format.kind == Kind::fp8_token_group128) {
+    scales = std::make_unique<DeviceMatrix<float>>(with_rows(x.scales, x.rows, most), most,
+                                                   format.kind == Kind::fp8_token ? 1 : across, gap);
+    args.x_scales = scales->view();
+  }
+  DeviceMatrix<Y> y(most, n, gap);
+  args.y = y.view();
+  cuda::linear(to, args);
+  finish_device();
+  EXPECT_EQ(y.damage(), "");
+  const std::vector<Y> raw = y.download();
+  std::vector<float> out;
+  for (std::size_t i = 0; i < raw.size(); ++i) {
+    if (i >= static_cast<std::size_t>(x.rows * n)) {
+      unsigned char b[sizeof(Y)];
+      std::memcpy(b, &raw[i], sizeof b);
+      EXPECT_EQ(b[0], 0xFF) << "a row past the step's count was written";
+      if (b[0] != 0xFF) break;
+    } else if constexpr (std::is_same_v<Y, float>) {
+      out.push_back(raw[i]);
+    } else {
+      out.push_back(num::bf16_to_float(raw[i]));
+    }
+  }
+  return out;
+}
+
+inline std::vector<float> run_linear(bool bf16, const cuda::WeightImage& image, const ActivationFormat& f,
+                              const LinearInput& x, std::int64_t most, std::int64_t gap,
+                              cuda::ArchPath path) {
+  return bf16 ? run_linear<std::uint16_t>(image, f, x, most, gap, path)
+              : run_linear<float>(image, f, x, most, gap, path);
+}
+
+// All of them in small cases, else the edges of tiles and some between.
+inline std::vector<std::int64_t> columns_for(const Case& s) {
+  const std::int64_t want = std::max<std::int64_t>(6, 3'000'000 / (s.t * s.k));
+  std::vector<std::int64_t> columns;
+  if (want >= s.n) {
+    for (std::int64_t n = 0; n < s.n; ++n) columns.push_back(n);
+    return columns;
+  }
+  Hash random{static_cast<std::uint64_t>(s.n * 31 + s.k)};
+  for (const std::int64_t n : {std::int64_t{0}, s.n - 1}) columns.push_back(n);
+  while (static_cast<std::int64_t>(columns.size()) < want) columns.push_back(random() % s.n);
+  return columns;
+}
+
+inline void expect_same(const std::vector<float>& a, const std::vector<float>& b, const char* what) {
+  ASSERT_EQ(a.size(), b.size()) << what;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    ASSERT_TRUE(same_bits(a[i], b[i])) << what << ", element " << i << ": " << a[i] << " and " << b[i];
+  }
+}
+
+inline void check_case(const Combination& c, Case s, std::size_t index, cuda::ArchPath path = cuda::ArchPath::sm90) {
+  if (path == cuda::ArchPath::sm70) s.bf16_output = false;  // float32 always
+  SCOPED_TRACE(case_text(c, s));
+  const OwnedWeight w(c, s, 1000 + index);
+  const OnDevice packed(w.weight, staging_for(w.weight, index), cuda::operand_of(path));
+  ASSERT_EQ(packed.arena.damage(), "");
+  const ActivationFormat format = format_of(c.kind);
+  const LinearInput x = random_input(c, s, 5000 + index, path);
+  const std::vector<float> y = run_linear(s.bf16_output, packed.image, format, x, s.t, s.gap, path);
+
+  const std::vector<std::int64_t> columns = columns_for(s);
+  std::vector<float> expected;
+  mirror_linear(w.weight, format, x, columns, expected, path);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const std::size_t row = i / columns.size();
+    const std::int64_t n = columns[i % columns.size()];
+    const float want = s.bf16_output ? num::bf16_to_float(num::float_to_bf16(expected[i])) : expected[i];
+    const float found = y[row * static_cast<std::size_t>(s.n) + static_cast<std::size_t>(n)];
+    ASSERT_TRUE(same_bits(want, found))
+        << "y[" << row << ", " << n << "]: expected " << want << ", found " << found << std::hexfloat
+        << " (" << want << ", " << found << ")";
+  }
+  // Classes of more rows take other kernels.
+  for (const std::int64_t most : {s.t + 1, s.t + 8, s.t + 16, s.t + 64}) {
+    if (index % 4 != 0 && most != s.t + 64) continue;
+    expect_same(y, run_linear(s.bf16_output, packed.image, format, x, most, 1 + s.gap, path), "a larger class");
+  }
+  for (const std::int64_t row : {std::int64_t{0}, s.t / 2, s.t - 1}) {
+    const auto first = y.begin() + row * s.n;
+    expect_same({first, first + s.n},
+                run_linear(s.bf16_output, packed.image, format, row_of(x, row), 1, s.gap, path), "a row alone");
+  }
+}
+
+}  // namespace nibble::test

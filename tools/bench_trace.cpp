@@ -1,0 +1,104 @@
+#include "tools/bench_trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+
+#include "tools/failure.h"
+#include "tools/table.h"
+#include "tools/units.h"
+
+namespace nibble::tool {
+namespace {
+
+bool computes(const TraceEvent& e) {
+  return e.kind == TraceEvent::Kind::op || e.kind == TraceEvent::Kind::kernel;
+}
+
+// A kernel's name without its template arguments.
+std::string class_of(const TraceEvent& e) {
+  std::string name = e.name.substr(0, e.name.find('<'));
+  const std::size_t colons = name.rfind("::");
+  return colons == std::string::npos ? name : name.substr(colons + 2);
+}
+
+std::string copies_of(const Trace& trace) {
+  std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> kinds;  // count, bytes
+  for (const TraceEvent& e : trace.events) {
+    if (e.kind != TraceEvent::Kind::copy) continue;
+    auto& [count, bytes] = kinds[e.name];
+    ++count;
+    bytes += e.bytes;
+  }
+  std::string text;
+  for (const auto& [name, sums] : kinds) {
+    text += fmt::format("{}{} {} of {}", text.empty() ? "" : ", ", sums.first, name,
+                        format_bytes(sums.second));
+  }
+  return text.empty() ? "-" : text;
+}
+
+}  // namespace
+
+std::string trace_text(const std::vector<TracedRow>& rows) {
+  Table runs({{"traced"},
+              {"batch", true},
+              {"wall", true},
+              {"busy", true},
+              {"kernels", true},
+              {"stalls > 2 ms", true},
+              {"copies"}});
+  Table shares({{"traced"},
+                {"batch", true},
+                {"kernel or op"},
+                {"runs", true},
+                {"time", true},
+                {"share", true}});
+  for (const TracedRow& row : rows) {
+    struct Sum {
+      std::uint64_t runs = 0;
+      double seconds = 0;
+    };
+    std::map<std::string, Sum> sums;
+    std::uint64_t kernels = 0;
+    double all = 0;
+    for (const TraceEvent& e : row.trace.events) {
+      if (!computes(e)) continue;
+      Sum& sum = sums[class_of(e)];
+      const double seconds = static_cast<double>(e.end_ns - e.start_ns) * 1e-9;
+      ++sum.runs;
+      ++kernels;
+      sum.seconds += seconds;
+      all += seconds;
+    }
+    runs.add({row.what.name(), std::to_string(row.what.batch), format_seconds(row.trace.seconds()),
+              fmt::format("{:.1f} %", 100 * row.trace.busy_share()), std::to_string(kernels),
+              std::to_string(row.trace.stalls().size()), copies_of(row.trace)});
+    std::vector<std::pair<std::string, Sum>> order(sums.begin(), sums.end());
+    std::sort(order.begin(), order.end(),
+              [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+    for (const auto& [name, sum] : order) {
+      shares.add({row.what.name(), std::to_string(row.what.batch), name, std::to_string(sum.runs),
+                  format_seconds(sum.seconds),
+                  fmt::format("{:.1f} %", all > 0 ? 100 * sum.seconds / all : 0.0)});
+    }
+  }
+  return runs.markdown() + "\n" + shares.markdown();
+}
+
+void write_trace(const std::string& path, const std::vector<TracedRow>& rows) {
+  Trace all;
+  for (const TracedRow& row : rows) {
+    if (all.events.empty()) all.start_ns = row.trace.start_ns;
+    all.end_ns = row.trace.end_ns;
+    all.events.insert(all.events.end(), row.trace.events.begin(), row.trace.events.end());
+  }
+  std::ofstream file(path, std::ios::binary);
+  file << all.chrome_json();
+  file.close();
+  if (!file) throw Failure(kFailed, fmt::format("--trace {}: the file cannot be written", path));
+}
+
+}  // namespace nibble::tool

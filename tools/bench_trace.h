@@ -1,0 +1,24 @@
+// bench_trace.h: what a traced run of bench's rows says, and the file it leaves.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "nibble/trace.h"
+#include "tools/bench_run.h"
+
+namespace nibble::tool {
+
+struct TracedRow {
+  BenchCase what;
+  Trace trace;  // of one run
+};
+
+// A table: busy share, stalls over 2 ms, copies; then the share of the busy time by kernel (CUDA) or
+// kind of op (CPU).
+std::string trace_text(const std::vector<TracedRow>& rows);
+
+// All rows, one behind the other, in Chrome's format. Throws Failure when the file cannot be written.
+void write_trace(const std::string& path, const std::vector<TracedRow>& rows);
+
+}  // namespace nibble::tool
