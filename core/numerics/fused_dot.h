@@ -3,7 +3,8 @@
 //
 //   sig * 2^e of a value: 1 <= sig < 2, or sig < 1 and e = the format's least exponent (subnormals)
 //   term               sig_a * sig_b at e_a + e_b, not renormalised (so sig < 4); the accumulator c too
-//   m                  the largest exponent among the terms that are not zero; none: the result is +0
+//   m                  the largest exponent among the terms that are not zero, but at least -133 (measured on
+//                      an H200; only bf16 products beside a zero accumulator lie below); none: the result is +0
 //   S                  sum of trunc(sig * 2^(F + e - m)), exact
 //   result             S * 2^(m - F), truncated to `result_bits` significant bits, subnormals kept,
 //                      infinity from 2^128; what truncates to zero is +0, whatever its sign was
@@ -21,6 +22,8 @@ namespace nibble::num {
 
 // What a value is to an instruction: operands narrower than float32 have a higher least exponent.
 constexpr int kBf16MinExponent = -126, kF16MinExponent = -14, kE4m3MinExponent = -6;
+
+constexpr int kLeastAlignment = -133;  // the exponent of the least bf16
 
 namespace detail {
 
@@ -106,6 +109,7 @@ NIBBLE_HD float fused_dot(const float* a, const float* b, float c) {
   if (nan || (plus && minus)) return bit_cast<float>(0x7FFFFFFFu);
   if (plus || minus) return bit_cast<float>(plus ? 0x7F800000u : 0xFF800000u);
   if (m == kNone) return 0.0f;
+  if (m < kLeastAlignment) m = kLeastAlignment;
 
   const auto signed_term = [](std::uint64_t magnitude, std::uint32_t sign_bits) {
     const auto v = static_cast<std::int64_t>(magnitude);

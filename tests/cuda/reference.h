@@ -60,6 +60,7 @@ float dot(const float* a, const float* b, float c) {
   }
   if (c != 0) top = std::max(top, exponent_of(c));
   if (top == std::numeric_limits<int>::min()) return 0.0f;
+  top = std::max(top, -133);
   const double scale = power_of_two(kFraction - top);
   double sum = std::trunc(static_cast<double>(c) * scale);
   for (int i = 0; i < kTerms; ++i) {
