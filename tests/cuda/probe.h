@@ -80,7 +80,7 @@ inline std::uint32_t code_of(const FormatInfo& f, Hash& random, int low, int hig
 inline std::uint32_t element(const FormatInfo& f, Sort sort, Hash& random) {
   const std::uint32_t r = random(), sign = (r >> 31) << (8 * f.bytes - 1);
   const std::uint32_t top_field = ((1u << f.exponent_bits) - 1u) << f.mantissa_bits;
-  // Of tf32 too, whose lower 13 bits are ignored.
+  // Also when tf32 ignores the lower 13 bits; a payload only there would be an infinity.
   const std::uint32_t quiet_nan = top_field | 1u << (f.mantissa_bits - 1) | 1u;
   const int least = 1 - f.bias(), most = f.bytes == 1 ? 8 : f.bias();
   switch (sort) {
@@ -104,7 +104,7 @@ inline std::uint32_t element(const FormatInfo& f, Sort sort, Hash& random) {
     case Sort::above:
       return code_of(f, random, 62, 67);
     default:
-      // Few enough that most sums of a chain of e4m3 have one or two.
+      // Few enough that a third of the chains of e4m3 stay free of NaN.
       if (r % 512 == 0)
         return sign | (f.bytes == 1 ? 0x7Fu : r % 1024 == 0 ? top_field : quiet_nan);
       if (r % 64 < 6) return sign;
