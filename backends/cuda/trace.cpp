@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "nibble/error.h"
@@ -41,6 +42,9 @@ std::string readable(const char* symbol) {
   std::free(text);
   const std::size_t space = name.find("nibble::cuda::");
   if (space != std::string::npos) name.erase(0, space + 14);
+  constexpr std::string_view kUnnamed = "(anonymous namespace)::";
+  for (std::size_t at = 0; (at = name.find(kUnnamed)) != std::string::npos;) name.erase(at, kUnnamed.size());
+  if (name.starts_with("void ")) name.erase(0, 5);
   return name.substr(0, name.find('('));
 }
 

@@ -223,6 +223,8 @@ TEST_F(CudaModel, ATraceNamesOpsAndCopies) {
   std::size_t kernels = 0, named = 0, copies = 0;
   for (const TraceEvent& e : trace.events) {
     EXPECT_LE(e.start_ns, e.end_ns);
+    EXPECT_FALSE(e.name.empty());
+    EXPECT_EQ(e.name.find("anonymous"), std::string::npos) << e.name;
     kernels += e.kind == TraceEvent::Kind::kernel;
     named += e.kind == TraceEvent::Kind::kernel && !e.op.empty();
     copies += e.kind == TraceEvent::Kind::copy;
