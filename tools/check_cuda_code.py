@@ -11,12 +11,14 @@ them) and read by a disassembler of CUDA 12 or 13.0. Without these sm_70 is skip
 --require-sm70 makes that a failure.
 """
 import argparse
+import bisect
 import collections
 import concurrent.futures
 import os
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -47,10 +49,10 @@ class Missing(Exception):
     """A tool that is not there."""
 
 
-def run(command, folder=None):
+def run(command, folder=None, cwd=ROOT):
     path = os.environ.get("PATH", "")
     env = dict(os.environ, PATH=f"{folder}{os.pathsep}{path}") if folder else None
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, cwd=ROOT, env=env)
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, cwd=cwd, env=env)
     if done.returncode != 0:
         raise SystemExit(f"{command[0]} failed:\n{done.stdout}{done.stderr}")
     return done.stdout + done.stderr
@@ -63,7 +65,7 @@ def tool(given, name, folders=()):
         found = next((str(p) for p in inside if os.access(p, os.X_OK) and p.is_file()), None)
     if found is None:
         raise Missing(f"{given or name} is not installed")
-    return found
+    return os.path.abspath(found)
 
 
 def cuda12(args):
@@ -111,8 +113,6 @@ def by_arch(text):
     """A dump's text for each architecture in the object."""
     parts, arch = collections.defaultdict(list), None
     for line in text.splitlines():
-        if line.startswith("  ") and "MMA" not in line and ".RELU" not in line and "REG:" not in line:
-            continue  # most of them
         if m := re.match(r"arch = (\S+)", line):
             arch = m[1]
         elif line.startswith("Fatbin "):
@@ -141,6 +141,12 @@ class Code:
         self.matrix = collections.Counter()
         self.miscompiled = []
 
+    def add(self, line):
+        if "MMA" in line and (m := MATRIX.search(line)):
+            self.matrix[m[1]] += 1
+        elif ".RELU" in line and MISCOMPILED.search(line):
+            self.miscompiled.append(line.strip())
+
 
 def instructions(lines):
     """Of each function of a disassembly."""
@@ -148,10 +154,8 @@ def instructions(lines):
     for line in lines:
         if m := re.search(r"Function : (\S+)|^\.text\.(\S+):|\.section\s+\.text\.([^,\s]+)", line):
             code = codes[m[1] or m[2] or m[3]]
-        elif "MMA" in line and (m := MATRIX.search(line)):
-            code.matrix[m[1]] += 1
-        elif ".RELU" in line and MISCOMPILED.search(line):
-            code.miscompiled.append(line.strip())
+        else:
+            code.add(line)
     return codes
 
 
@@ -215,26 +219,67 @@ def dump(what, args):
     return run([tool(args.cuobjdump, "cuobjdump", args.tools), *what], pathlib.Path(disassembler).parent)
 
 
-def read_object(file, args):
-    """Usage and code of each architecture's kernels. One call for both: starting the tools costs most."""
-    text = dump(["-res-usage", "-sass", file], args)
-    return {arch: (usages_in(lines), instructions(lines)) for arch, lines in by_arch(text).items()}
+def sections(cubin):
+    """Name and code of each function of an ELF64 file."""
+    table, = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, strings = struct.unpack_from("<HHH", cubin, 0x3A)
+    rows = [struct.unpack_from("<IIQQQQ", cubin, table + i * size) for i in range(count)]
+    for name, kind, _, _, offset, length in rows:
+        at = rows[strings][4] + name
+        label = cubin[at:cubin.index(b"\0", at)].decode()
+        if kind == 1 and label.startswith(".text."):
+            yield label[len(".text."):], cubin[offset:offset + length]
+
+
+def disassemble(cubins, arch, folder, args):
+    """Code of each function of each file. Starting nvdisasm costs half a second: once for all of them."""
+    starts, owners, raw = [], [], bytearray()
+    for i, cubin in cubins:
+        for name, code in sections(cubin.read_bytes()):
+            starts.append(len(raw))
+            owners.append((i, name))
+            raw += code
+    codes = collections.defaultdict(lambda: collections.defaultdict(Code))
+    if not raw:
+        return codes
+    file = pathlib.Path(folder) / (arch + ".raw")
+    file.write_bytes(raw)
+    text = run([tool(None, "nvdisasm", args.tools), "--binary", arch.replace("sm_", "SM"), file])
+    instructions_read = 0
+    for line in text.splitlines():
+        m = re.match(r"\s*/\*([0-9a-f]+)\*/", line)
+        instructions_read += bool(m)
+        if m and ("MMA" in line or ".RELU" in line):
+            i, name = owners[bisect.bisect_right(starts, int(m[1], 16)) - 1]
+            codes[i][name].add(line)
+    if instructions_read * 16 != len(raw):
+        raise SystemExit(f"{arch}: expected {len(raw) // 16} instructions, nvdisasm shows {instructions_read}")
+    return codes
 
 
 def check_objects(args):
     """Reads objects named FILE.cu.o; number of faults."""
-    files = [o for o in args.objects if re.search(r"\.cu\.(o|obj)$", o)]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        dumps = list(pool.map(lambda o: read_object(o, args), files))
+    files = [os.path.abspath(o) for o in args.objects if re.search(r"\.cu\.(o|obj)$", o)]
+    cuobjdump = tool(args.cuobjdump, "cuobjdump", args.tools)
+    tool(None, "nvdisasm", args.tools)
+    usage = [by_arch(run([cuobjdump, "-res-usage", o])) for o in files]
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for i, o in enumerate(files):
+            inside = pathlib.Path(folder) / str(i)
+            inside.mkdir()
+            run([cuobjdump, "-xelf", "all", o], cwd=inside)
+        cubins = [(i, c) for i in range(len(files)) for c in sorted((pathlib.Path(folder) / str(i)).iterdir())]
+        of = {a: [c for c in cubins if c[1].name.endswith(f".{a}.cubin")] for a in args.arch}
+        codes = dict(zip(args.arch, pool.map(lambda a: disassemble(of[a], a, folder, args), args.arch)))
     faults = 0
     for arch in args.arch:
         kernels, seen = 0, set()
-        for file, found in zip(files, dumps):
-            use, codes = found.get(arch, ({}, {}))
+        for i, file in enumerate(files):
+            use = usages_in(usage[i].get(arch, []))
             kernels += len(use)
             if use:
                 seen.add(source_name(file))
-            faults += report(file, arch, use, codes)
+            faults += report(file, arch, use, codes[arch][i])
         for file in sorted({pathlib.Path(c[0]).name for c in CHECKS if c[2] and c[1] == arch} - seen):
             print(f"{arch:8} {file}: FAULT: no kernel found")
             faults += 1
