@@ -80,6 +80,28 @@ need_cmake() {
   export PATH="$venv/bin:$PATH"
 }
 
+# fetch_disassemblers: those that read CUDA code are no part of every toolkit; they go into build/cuda-tools,
+# from PyPI. Without them the tests of the machine code are skipped, so nothing here is an error.
+fetch_disassemblers() {
+  local nvcc bin to="$root/build/cuda-tools" major wanted
+  nvcc=$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")
+  [ -x "$nvcc" ] || return 0
+  bin=$(dirname "$(readlink -f "$nvcc")")
+  if { have cuobjdump || [ -x "$bin/cuobjdump" ]; } && { have nvdisasm || [ -x "$bin/nvdisasm" ]; }; then return 0; fi
+  if compgen -G "$to/nvidia/*/bin/cuobjdump" >/dev/null && compgen -G "$to/nvidia/*/bin/nvdisasm" >/dev/null; then
+    return 0
+  fi
+  major=$("$nvcc" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+  for wanted in "==$major.*" ">=$major"; do  # a newer one reads older code
+    if timeout 120 python3 -m pip install -q --disable-pip-version-check --no-input --no-deps --target "$to" --upgrade \
+      "nvidia-cuda-cuobjdump$wanted" "nvidia-cuda-nvdisasm$wanted" >/dev/null 2>&1; then
+      say "Disassemblers of CUDA code: into build/cuda-tools"
+      return 0
+    fi
+  done
+  say "Disassemblers of CUDA code: not to be had (pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm); their tests are skipped"
+}
+
 generator() { if have ninja; then echo Ninja; else echo "Unix Makefiles"; fi; }
 
 # fresh_if_generator_changed DIR: a build folder keeps its generator; another one needs a new folder.

@@ -18,6 +18,7 @@ esac
 need_packages build test
 need_compiler
 need_cmake
+fetch_disassemblers
 
 failed=""
 for preset in $presets; do

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -69,7 +70,10 @@ inline std::string case_text(const Combination& c, const Case& s) {
   return combination_name(c) + " N=" + std::to_string(s.n) + " K=" + std::to_string(s.k) +
          " T=" + std::to_string(s.t) + (s.special ? " special" : "");
 }
-// 49 or 55 for each combination.
+// What T is somewhere in each combination: the edges of kernel classes and tiles.
+constexpr std::int64_t kEveryT[] = {1, 2, 3, 5, 8, 16, 17, 31, 63, 64, 65, 127, 128, 129, 255, 257, 1024};
+
+// 66 or 71 for each combination. New ones go to the end: seeds follow from a case's index.
 inline std::vector<Case> cases_of(const Combination& c) {
   constexpr std::int64_t kRows[] = {1, 2, 3, 5, 8, 16, 17, 31, 63, 64, 65, 127, 128, 129, 257};
   std::vector<std::int64_t> depth = {16, 64, 96, 2880, 5120, 1040};
@@ -86,6 +90,12 @@ inline std::vector<Case> cases_of(const Combination& c) {
   }
   for (const std::int64_t t : kRows) add(77, 96, t);
   for (const std::int64_t t : {1, 5, 17, 65}) add(200, 2064, t);
+  // Small: the reference on the host is slow. Odd N, and odd K where the format takes it.
+  constexpr std::int64_t kOddRows[] = {33, 129, 1}, kBlocks[] = {48, 16, 144}, kOddCols[] = {51, 15, 131};
+  for (std::size_t i = 0; i < std::size(kEveryT); ++i) {
+    const bool blocks = c.format == WeightFormat::nvfp4 || c.kind == Kind::nvfp4_static;
+    add(kOddRows[i % 3], (blocks ? kBlocks : kOddCols)[i / 3 % 3], kEveryT[i]);
+  }
   return all;
 }
 

@@ -2,6 +2,8 @@
 // Repro of a failing case: its text names combination and sizes; seeds follow from its index.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "backends/cuda/device/weight_decode.cuh"
 #include "tests/cuda/linear_run.h"
 
@@ -22,16 +24,25 @@ TEST_P(LinearBits, EqualTheMirror) {
 INSTANTIATE_TEST_SUITE_P(All, LinearBits, testing::ValuesIn(combinations()),
                          [](const auto& info) { return combination_name(info.param); });
 
+// No device: what the tables above and in linear_paths_test.cu generate (that one runs this table again for sm70).
 TEST(LinearCases, AreManyAndReachEveryKernel) {
   std::size_t count = 0, few = 0;
   for (const Combination& c : combinations()) {
+    std::set<std::int64_t> t;
+    bool odd_rows = false, odd_cols = c.format == WeightFormat::nvfp4;  // whole blocks of 16
     for (const Case& s : cases_of(c)) {
       ++count;
       few += s.t <= 8;
+      t.insert(s.t);
+      odd_rows = odd_rows || (s.n % 2 == 1 && s.n > 1);
+      odd_cols = odd_cols || (s.k % 2 == 1 && s.k > 1);
     }
+    for (const std::int64_t each : kEveryT) EXPECT_TRUE(t.contains(each)) << combination_name(c) << " T=" << each;
+    EXPECT_TRUE(odd_rows && odd_cols) << combination_name(c);
   }
-  EXPECT_GE(count, 900u);
+  EXPECT_GE(count, 1302u);  // as many as llama.cpp's test-backend-ops has
   EXPECT_GE(few, 200u);
+  RecordProperty("cases", static_cast<int>(count));
 }
 
 TEST(Linear, NamesItsKernel) {
