@@ -59,7 +59,8 @@ step() {
   shift 2
   log="$out/$stage-$(echo "$name" | tr -c 'a-zA-Z0-9\n' '_').log"
   say "[$stage] $name"
-  timeout 570 "$@" >"$log" 2>&1 || { verdict=FAILED; failed=1; tail -n 25 "$log"; }
+  if [ "$(type -t "$1")" = file ]; then set -- timeout 570 "$@"; fi
+  "$@" >"$log" 2>&1 || { verdict=FAILED; failed=1; tail -n 25 "$log"; }
   row "$stage" "$name" "$verdict" $((SECONDS - started)) "$(grep -E "$summary" "$log" | tail -n 1 | cut -c1-120)"
 }
 
