@@ -23,6 +23,8 @@ struct Constant {  // norm weights, rope tables, convolution taps: float32, row-
   std::vector<std::int64_t> shape;
   std::vector<float> data;
 };
+// How many; throws Error(internal) when shape and data do not agree.
+std::uint64_t elements(const Constant& constant);
 
 // Everything that a backend loads.
 struct ModelSpec {

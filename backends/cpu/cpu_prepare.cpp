@@ -20,27 +20,6 @@ std::uint64_t round64(std::uint64_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-void check_sizes(const StateSizes& s) {
-  if (s.slots < 1 || s.pages < 0 || s.records < 1 || s.vocab < 1) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        "[cpu] state: expected slots >= 1, pages >= 0, records >= 1 and vocab >= 1, found " +
-            std::to_string(s.slots) + ", " + std::to_string(s.pages) + ", " +
-            std::to_string(s.records) + ", " + std::to_string(s.vocab));
-  }
-}
-
-std::uint64_t elements(const Constant& c) {
-  std::uint64_t n = 1;
-  for (const std::int64_t d : c.shape) n *= static_cast<std::uint64_t>(d);
-  if (n != c.data.size()) {
-    throw Error(ErrorCode::internal, "[cpu] constant " + c.name + ": its shape has " +
-                                         std::to_string(n) + " elements, its data " +
-                                         std::to_string(c.data.size()));
-  }
-  return n;
-}
-
 void place_constants(Loaded& l, ModelSpec& spec, Carver& carver) {
   const std::vector<bool> taps = find_taps(spec);
   for (std::size_t i = 0; i < spec.constants.size(); ++i) {

@@ -21,27 +21,6 @@ std::uint64_t u(std::int64_t n) {
   return static_cast<std::uint64_t>(n);
 }
 
-void check_sizes(const StateSizes& s) {
-  if (s.slots < 1 || s.pages < 0 || s.records < 1 || s.vocab < 1) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        "[cuda] state: expected slots >= 1, pages >= 0, records >= 1 and vocab >= 1, found " +
-            std::to_string(s.slots) + ", " + std::to_string(s.pages) + ", " +
-            std::to_string(s.records) + ", " + std::to_string(s.vocab));
-  }
-}
-
-std::uint64_t elements(const Constant& c) {
-  std::uint64_t n = 1;
-  for (const std::int64_t d : c.shape) n *= u(d);
-  if (n != c.data.size()) {
-    throw Error(ErrorCode::internal, "[cuda] constant " + c.name + ": its shape has " +
-                                         std::to_string(n) + " elements, its data " +
-                                         std::to_string(c.data.size()));
-  }
-  return n;
-}
-
 // Float32 rows of the op's f16 tensors, each at a multiple of 256 bytes. Those that a kernel reads
 // as they are (Linear's x, GatherRows) are counted too: an upper bound.
 std::uint64_t wide_bytes(const Program& p, const Op& op) {

@@ -28,5 +28,7 @@ struct StateSizes {
   std::int32_t records = 1;  // rows that can be taken back: 1 + drafts
   std::int64_t vocab = 0;    // token counts for the repetition penalty
 };
+// Throws Error(invalid_argument) for sizes that no state can have.
+void check_sizes(const StateSizes& sizes);
 
 }  // namespace nibble
