@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <map>
 
@@ -86,6 +87,14 @@ std::string trace_text(const std::vector<TracedRow>& rows) {
     }
   }
   return runs.markdown() + "\n" + shares.markdown();
+}
+
+void expect_writable(const std::string& path) {
+  const bool fresh = !std::filesystem::exists(std::filesystem::symlink_status(path));
+  const bool good = std::ofstream(path, std::ios::binary | std::ios::app).good();
+  std::error_code ignored;
+  if (fresh && good) std::filesystem::remove(path, ignored);
+  if (!good) throw Failure(kFailed, fmt::format("--trace {}: the file cannot be written", path));
 }
 
 void write_trace(const std::string& path, const std::vector<TracedRow>& rows) {

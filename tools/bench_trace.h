@@ -18,6 +18,9 @@ struct TracedRow {
 // kind of op (CPU).
 std::string trace_text(const std::vector<TracedRow>& rows);
 
+// Throws Failure when the file cannot be written; leaves one that is there as it is.
+void expect_writable(const std::string& path);
+
 // All rows, one behind the other, in Chrome's format. Throws Failure when the file cannot be written.
 void write_trace(const std::string& path, const std::vector<TracedRow>& rows);
 

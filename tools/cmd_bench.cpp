@@ -79,7 +79,7 @@ class Bench final : public Command {
     console.set_verbosity(model_.output.verbosity());
     check_model();
     const std::vector<BenchCase> cases = plan();
-    if (!trace_.empty()) write_trace(trace_, {});  // refused now, not after the measurements
+    if (!trace_.empty()) expect_writable(trace_);  // refused now, not after the measurements
     const Loaded loaded = load(console);
     const ModelInfo& info = loaded.model.info();
     for (const BenchCase& c : cases) {

@@ -1,6 +1,8 @@
 // cmd_parity.cpp: `nibble parity`: do two devices agree to the bit, is one near float64?
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -87,19 +89,20 @@ class Parity final : public Command {
     bound_option_ = add_float(app(), "--bound", bound_, 0, 1e6,
                               "--against-oracle: largest relative L2 error; 0: the profile's");
     bound_option_->group("Device");
-    app()
-        .add_option("--b-model", b_model_, "B's checkpoint, where it is another one")
+    not_empty(app().add_option("--b-model", b_model_, "B's checkpoint, where it is another one"))
         ->type_name("MODEL")
         ->group("Device");
-    add_choice(app(), "--activations", model_.activations, {"a16", "declared"},
-               "inputs of linear layers: not quantised, or as the checkpoint declares")
-        ->group("Device");
+    of_a_run_.push_back(
+        add_choice(app(), "--activations", model_.activations, {"a16", "declared"},
+                   "inputs of linear layers: not quantised, or as the checkpoint declares")
+            ->group("Device"));
     text_.add(app(), "the prompt (default: a text about a river, about 250 words)");
-    add_list(app(), "--tokens", tokens_, "the prompt as token ids; needs no tokenizer")
-        ->group("Text");
-    add_int(app(), "--decode", how_.decode, 0, 1 << 24, "greedy steps after the prompt");
-    add_int(app(), "--chunk", how_.chunk, 64, 1 << 20, "prompt rows of one step, a multiple of 64");
-    app().add_flag("--keep-going", how_.keep_going, "count differences to the end");
+    of_a_run_.push_back(not_empty(
+        add_list(app(), "--tokens", tokens_, "the prompt as token ids; needs no tokenizer")->group("Text")));
+    of_a_run_.push_back(add_int(app(), "--decode", how_.decode, 0, 1 << 24, "greedy steps after the prompt"));
+    of_a_run_.push_back(
+        add_int(app(), "--chunk", how_.chunk, 64, 1 << 20, "prompt rows of one step, a multiple of 64"));
+    of_a_run_.push_back(app().add_flag("--keep-going", how_.keep_going, "count differences to the end"));
     app().add_flag("--json", json_, "one JSON object");
     model_.output.add(app());
   }
@@ -111,6 +114,18 @@ class Parity final : public Command {
           "--digest, --check: expected A alone, found --b, --b-model or --against-oracle");
     }
     if (digest_ && !check_.empty()) throw usage_error("expected --digest or --check, found both");
+    if (!check_.empty()) {
+      for (const CLI::Option* option : of_a_run_) {
+        if (option->count() > 0) {
+          throw usage_error(fmt::format("--check: the file says which run it is of; expected no {} beside it",
+                                        option->get_name()));
+        }
+      }
+      if (text_.text || !text_.file.empty()) {
+        throw usage_error("--check: the file says which run it is of; expected no prompt beside it");
+      }
+    }
+    if (digest_ && how_.keep_going) throw usage_error("--keep-going: expected --b beside it, found --digest");
     if (oracle_ && (!b_.empty() || !b_model_.empty())) {
       throw usage_error("--against-oracle: expected no --b and no --b-model beside it, found one");
     }
@@ -137,6 +152,8 @@ class Parity final : public Command {
     } else {
       expected = read_digest(check_, how_);
     }
+    // A step holds no more rows than the prompt has: larger ones would only cost memory.
+    how_.chunk = std::min(how_.chunk, static_cast<int>((how_.prompt.size() + 63) / 64 * 64));
     how_.on_load = [&](const LoadProgress& p) {
       console.progress(p.stage,
                        p.total > 0 ? static_cast<double>(p.done) / static_cast<double>(p.total) : 0,
@@ -175,10 +192,21 @@ class Parity final : public Command {
     }
     if (digest) {
       const auto lines = digest_differences(expected, digest_json(*digest, how_));
+      if (json_) {
+        Json::Array differences(lines.begin(), lines.end());
+        console.out(Json(Json::Object{{"equal", lines.empty()},
+                                      {"profile", digest->device.profile},
+                                      {"ops", digest->work.ops},
+                                      {"elements", digest->work.elements},
+                                      {"differences", std::move(differences)}})
+                        .dump(2) +
+                    "\n");
+        return lines.empty() ? kOk : kDiffers;
+      }
       for (const std::string& line : lines) console.out("differs   " + line + "\n");
       if (lines.empty()) {
-        console.out(fmt::format("equal     {} op outputs with {} elements, profile {}\n",
-                                digest->work.ops, digest->work.elements, digest->device.profile));
+        console.out(fmt::format("equal     {} op outputs with {} elements, profile {}\n", digest->work.ops,
+                                digest->work.elements, digest->device.profile));
       }
       return lines.empty() ? kOk : kDiffers;
     }
@@ -195,7 +223,7 @@ class Parity final : public Command {
 
  private:
   void device(std::string& value, const char* flag, const char* help) {
-    app().add_option(flag, value, help)->type_name("DEVICE")->group("Device");
+    not_empty(app().add_option(flag, value, help))->type_name("DEVICE")->group("Device");
   }
 
   static Device parse(const std::string& text) {
@@ -224,6 +252,7 @@ class Parity final : public Command {
   TextArgs text_;
   ParityOptions how_;
   CLI::Option* bound_option_ = nullptr;
+  std::vector<const CLI::Option*> of_a_run_;  // what a digest's file says itself
   std::string a_, b_, b_model_, tokens_, check_;
   float bound_ = 0;
   bool oracle_ = false, digest_ = false, json_ = false;

@@ -46,6 +46,11 @@ for cuda in "${CUDA_HOME:-/usr/local/cuda}"/lib64 "${CUDA_HOME:-/usr/local/cuda}
   [ -d "$cuda" ] && export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$cuda"
 done
 failed=0
+needs_card() { case " $stages " in *" ops "* | *" sanitize "* | *" parity "* | *" bench "*) true ;; *) false ;; esac; }
+if needs_card; then
+  have nvidia-smi && nvidia-smi -L 2>/dev/null | grep -q . || die "expected an NVIDIA card, found none (nvidia-smi -L)"
+  [ -d "$data/model" ] || die "expected the tests' data, found no $data/model"
+fi
 : >"$out/table.txt"
 
 row() { printf '%-10s %-34s %-8s %6s s  %s\n' "$1" "$2" "$3" "$4" "$5" >>"$out/table.txt"; }
@@ -55,12 +60,16 @@ row() { printf '%-10s %-34s %-8s %6s s  %s\n' "$1" "$2" "$3" "$4" "$5" >>"$out/t
 profiles="sm90 sm120 sm70"
 summary='PASSED|FAILED|SUMMARY|^equal|^differs|within|error'
 step() {
-  local stage="$1" name="$2" log started=$SECONDS verdict=ok
+  local stage="$1" name="$2" started=$SECONDS verdict=ok skipped
   shift 2
   log="$out/$stage-$(echo "$name" | tr -c 'a-zA-Z0-9\n' '_').log"
   say "[$stage] $name"
   if [ "$(type -t "$1")" = file ]; then set -- timeout 570 "$@"; fi
   "$@" >"$log" 2>&1 || { verdict=FAILED; failed=1; tail -n 25 "$log"; }
+  # A test that skips has shown nothing: its number stands in the row.
+  skipped=$(grep -cE '^\[  SKIPPED \] .*\(' "$log")
+  if grep -q '^Skipped$' "$log" && [ "$skipped" -eq 0 ]; then skipped=$(grep -c '^Skipped$' "$log"); fi
+  [ "$skipped" -eq 0 ] || name="$name ($skipped skipped)"
   row "$stage" "$name" "$verdict" $((SECONDS - started)) "$(grep -E "$summary" "$log" | tail -n 1 | cut -c1-120)"
 }
 
@@ -92,13 +101,16 @@ for stage in $stages; do
           for activations in a16 declared; do
             step parity "$checkpoint $profile $activations" "$nibble" parity "$data/model/$checkpoint" \
               --a "cpu:mirror=$profile" --b "cuda:arch-path=$profile" --activations $activations
+            name="$checkpoint.$activations.$profile.json"
+            # in its file only when it is whole
+            step parity "digest $name" "$nibble" parity "$data/model/$checkpoint" --a "cuda:arch-path=$profile" \
+              --activations $activations --digest -q
+            cp "$log" "$out/digest-$name"
+            if [ -f "$data/digests/$name" ]; then
+              step parity "check $name" "$nibble" parity "$data/model/$checkpoint" --a "cuda:arch-path=$profile" \
+                --check "$data/digests/$name"
+            fi
           done
-          name="$checkpoint.$profile.json"
-          "$nibble" parity "$data/model/$checkpoint" --a "cuda:arch-path=$profile" --digest -q >"$out/digest-$name"
-          if [ -f "$data/digests/$name" ]; then
-            step parity "$name" "$nibble" parity "$data/model/$checkpoint" --a "cuda:arch-path=$profile" \
-              --check "$data/digests/$name"
-          fi
         done
       done
       step parity "cuda against float64" "$nibble" parity "$data/model/hf-nvfp4-ct" --a cuda --against-oracle ;;

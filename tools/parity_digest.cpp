@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/checkpoint/json_file.h"
 #include "nibble/error.h"
 #include "tools/failure.h"
@@ -9,12 +11,14 @@
 namespace nibble::tool {
 namespace {
 
-std::int64_t whole(const Json& json, const char* key, std::int64_t least) {
+constexpr std::int64_t kAny = std::int64_t{1} << 62;
+
+std::int64_t whole(const Json& json, const char* key, std::int64_t least, std::int64_t most = kAny) {
   const Json* v = json.find(key);
-  if (v == nullptr || !v->is_integer() || v->as_int() < least) {
-    throw Failure(kFailed,
-                  fmt::format("digest: {}: expected a whole number of at least {}, found {}", key,
-                              least, v == nullptr ? "nothing" : v->dump()));
+  if (v == nullptr || !v->is_integer() || v->as_double() < static_cast<double>(least) ||
+      v->as_double() > static_cast<double>(most)) {
+    throw Failure(kFailed, fmt::format("digest: {}: expected a whole number from {} to {}, found {}", key, least,
+                                       most, v == nullptr ? "nothing" : v->dump()));
   }
   return v->as_int();
 }
@@ -61,18 +65,33 @@ Json read_digest(const std::filesystem::path& file, ParityOptions& how) {
   } catch (const Error& e) {
     throw Failure(kFailed, e.what());
   }
-  text(json, "profile");
-  list(json, "kinds");
-  how.activations =
-      text(json, "activations") == "declared" ? Activations::declared : Activations::a16;
-  how.decode = static_cast<int>(whole(json, "decode", 0));
-  how.chunk = static_cast<int>(whole(json, "chunk", 64));
-  how.prompt.clear();
-  for (const Json& id : list(json, "prompt")) {
-    if (!id.is_integer())
-      throw Failure(kFailed,
-                    fmt::format("digest: prompt: expected token ids, found {}", id.dump()));
-    how.prompt.push_back(static_cast<std::int32_t>(id.as_int()));
+  try {
+    text(json, "profile");
+    const std::string activations = text(json, "activations");
+    if (activations != "a16" && activations != "declared") {
+      throw Failure(kFailed, fmt::format("digest: activations: expected a16 or declared, found {}", activations));
+    }
+    how.activations = activations == "declared" ? Activations::declared : Activations::a16;
+    how.decode = static_cast<int>(whole(json, "decode", 0, 1 << 24));
+    how.chunk = static_cast<int>(whole(json, "chunk", 64, 1 << 20));
+    if (how.chunk % 64 != 0) {
+      throw Failure(kFailed, fmt::format("digest: chunk: expected a multiple of 64, found {}", how.chunk));
+    }
+    how.prompt.clear();
+    for (const Json& id : list(json, "prompt")) {
+      const Json one = Json(Json::Object{{"prompt", id}});
+      how.prompt.push_back(static_cast<std::int32_t>(whole(one, "prompt", 0, (std::int64_t{1} << 31) - 1)));
+    }
+    if (how.prompt.empty()) throw Failure(kFailed, "digest: prompt: expected at least one token, found none");
+    for (const Json& kind : list(json, "kinds")) {
+      if (!kind.is_object()) throw Failure(kFailed, fmt::format("digest: kinds: expected objects, found {}", kind.dump()));
+      text(kind, "kind");
+      text(kind, "digest");
+      whole(kind, "ops", 0);
+      whole(kind, "elements", 0);
+    }
+  } catch (const Failure& e) {
+    throw Failure(e.code(), fmt::format("{}: {}", file.string(), e.what()));
   }
   return json;
 }
@@ -84,24 +103,20 @@ std::vector<std::string> digest_differences(const Json& expected, const Json& fo
                                 text(found, "profile")));
     return lines;
   }
+  // Both lists are in order of first appearance, which the program fixes.
   const Json::Array &wanted = list(expected, "kinds"), &given = list(found, "kinds");
-  for (const Json& w : wanted) {
-    const std::string kind = text(w, "kind");
-    const Json* g = nullptr;
-    for (const Json& candidate : given) {
-      if (text(candidate, "kind") == kind) g = &candidate;
+  for (std::size_t i = 0; i < std::max(wanted.size(), given.size()); ++i) {
+    const auto describe = [i](const Json::Array& kinds) {
+      return i >= kinds.size() ? std::string("nothing")
+                               : fmt::format("{} over {} ops with {} elements", text(kinds[i], "digest"),
+                                             whole(kinds[i], "ops", 0), whole(kinds[i], "elements", 0));
+    };
+    const std::string kind = text((i < wanted.size() ? wanted : given)[i], "kind");
+    const bool same_kind = i < wanted.size() && i < given.size() && text(given[i], "kind") == kind;
+    if (!same_kind || describe(wanted) != describe(given)) {
+      lines.push_back(fmt::format("{}: expected {}, found {}{}", kind, describe(wanted), describe(given),
+                                  same_kind || i >= given.size() ? "" : " of " + text(given[i], "kind")));
     }
-    if (g == nullptr) {
-      lines.push_back(fmt::format("{}: expected {} ops, found none", kind, whole(w, "ops", 0)));
-    } else if (text(w, "digest") != text(*g, "digest") ||
-               whole(w, "ops", 0) != whole(*g, "ops", 0)) {
-      lines.push_back(fmt::format("{}: expected {} over {} ops, found {} over {}", kind,
-                                  text(w, "digest"), whole(w, "ops", 0), text(*g, "digest"),
-                                  whole(*g, "ops", 0)));
-    }
-  }
-  if (wanted.size() != given.size()) {
-    lines.push_back(fmt::format("kinds: expected {}, found {}", wanted.size(), given.size()));
   }
   return lines;
 }

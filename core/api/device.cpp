@@ -48,6 +48,7 @@ Device Device::parse(std::string_view text) {
   if (d.backend.empty()) refuse(text, "no name");
   if (colon == std::string_view::npos) return d;
   std::string_view rest = text.substr(colon + 1);
+  std::string seen = ",";  // of keys, each between commas; a card's number has none
   for (bool more = true; more;) {
     const std::size_t comma = rest.find(',');
     more = comma != std::string_view::npos;
@@ -58,6 +59,9 @@ Device Device::parse(std::string_view text) {
     const std::string_view value =
         equals == std::string_view::npos ? std::string_view() : item.substr(equals + 1);
     const auto found = [&] { return item.empty() ? "nothing" : "\"" + std::string(item) + "\""; };
+    const std::string mark = (equals == std::string_view::npos ? std::string("number") : std::string(key)) + ",";
+    if (seen.find("," + mark) != std::string::npos) refuse(text, found() + std::string(" a second time"));
+    seen += mark;
     if (equals == std::string_view::npos) {
       if (!whole(item, d.index)) refuse(text, found());
     } else if (value.empty()) {

@@ -122,6 +122,13 @@ TEST(Bench, TraceIsAFileAndASummary) {
   }
   EXPECT_GT(linears, 5u * 8);  // five steps of eight layers
   std::filesystem::remove(file);
+  std::ofstream(file) << "precious";
+  std::vector<std::string> refused_device = args;
+  refused_device.insert(refused_device.end(), {"--kernels", "foo"});
+  EXPECT_EQ(run_tool(refused_device).code, 2);
+  std::ifstream kept(file);
+  EXPECT_EQ(std::string((std::istreambuf_iterator<char>(kept)), std::istreambuf_iterator<char>()), "precious");
+  std::filesystem::remove(file);
   args.back() = "/nowhere/at/all.json";
   const ToolRun refused = run_tool(args);
   EXPECT_EQ(refused.code, 1);

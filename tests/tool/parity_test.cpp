@@ -41,7 +41,7 @@ TEST(ParityCommand, NamesTheFirstDifference) {
   const ToolRun run = run_tool({"parity", model_path(), "--a", "cpu", "--b", "cpu", "--b-model",
                                 folder.path().string(), "--tokens", "1,2,3", "--decode", "0"});
   EXPECT_EQ(run.code, 5) << run.err;
-  for (const char* part : {"first at", "model.layers.0.input_layernorm (rms_norm), op 1 of mixed(128), step 0",
+  for (const char* part : {"first at", "model.layers.0.input_layernorm (rms_norm), op 1 of mixed(64), step 0",
                            "row 0, column 0, position 0", "0x"}) {
     EXPECT_NE(run.out.find(part), std::string::npos) << part << "\n" << run.out;
   }
@@ -70,26 +70,23 @@ TEST(ParityCommand, Usage) {
 // What a card computed (tools/gpu_check.sh writes these), the mirror of its profile computes here.
 TEST(Parity, MirrorsReproduceTheDigestsOfCards) {
   const std::filesystem::path folder = std::filesystem::path(NIBBLE_TEST_DATA) / "digests";
-  std::size_t files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() != ".json") continue;
-    // <checkpoint>.<profile>.json, or <checkpoint>.declared.<profile>.json
-    const std::string name = entry.path().stem().string();
-    const std::string checkpoint = name.substr(0, name.find('.')), profile = name.substr(name.rfind('.') + 1);
-    const ToolRun run = run_tool({"parity", NIBBLE_TEST_DATA "/model/" + checkpoint, "--a",
-                                  "cpu:mirror=" + profile, "--check", entry.path().string(), "-q"});
-    EXPECT_EQ(run.code, 0) << name << ": " << run.out << run.err;
-    EXPECT_EQ(run.out.rfind("equal ", 0), 0u) << name << ": " << run.out;
-    ++files;
+  for (const std::string activations : {"a16", "declared"}) {
+    for (const std::string profile : {"sm70", "sm90", "sm120"}) {
+      const std::string name = "hf-nvfp4-ct." + activations + "." + profile + ".json";
+      const ToolRun run = run_tool({"parity", NIBBLE_TEST_DATA "/model/hf-nvfp4-ct", "--a", "cpu:mirror=" + profile,
+                                    "--check", (folder / name).string(), "-q"});
+      EXPECT_EQ(run.code, 0) << name << ": " << run.out << run.err;
+      EXPECT_EQ(run.out.rfind("equal ", 0), 0u) << name << ": " << run.out;
+    }
   }
-  EXPECT_GT(files, 0u) << folder;
 }
 
 TEST(Parity, ADigestOfAnotherRunDiffers) {
   const ToolRun made = run_tool({"parity", model_path(), "--a", "cpu", "--tokens", "1,2,3", "--decode", "2",
                                  "--digest", "-q"});
   ASSERT_EQ(made.code, 0) << made.err;
-  const std::string file = std::filesystem::temp_directory_path() / "nibble-digest.json";
+  const TempFolder folder;
+  const std::string file = (folder.path() / "digest.json").string();
   const auto check = [&](std::string text) {
     std::ofstream(file) << text;
     return run_tool({"parity", model_path(), "--a", "cpu:threads=1", "--check", file, "-q"});
@@ -101,9 +98,24 @@ TEST(Parity, ADigestOfAnotherRunDiffers) {
   const ToolRun differs = check(other);
   EXPECT_EQ(differs.code, 5);
   EXPECT_NE(differs.out.find("differs   embed: expected"), std::string::npos) << differs.out;
+  const auto edited = [&](const std::string& from, const std::string& to) {
+    std::string text = made.out;
+    const std::size_t place = text.find(from);
+    EXPECT_NE(place, std::string::npos) << from;
+    return check(text.replace(place, from.size(), to));
+  };
+  EXPECT_NE(edited("\"decode\": 2", "\"decode\": 4294967298").err.find("found 4294967298"), std::string::npos);
+  EXPECT_EQ(edited("\"chunk\": 64", "\"chunk\": 65").code, 1);
+  EXPECT_EQ(edited("[1, 2, 3]", "[1, 2, 4294967299]").code, 1);
+  EXPECT_EQ(edited("\"a16\"", "\"nonsense\"").code, 1);
+  EXPECT_EQ(edited("\"kind\": \"rms_norm\"", "\"kind\": \"embed\"").code, 5);
+  EXPECT_EQ(edited("\"elements\": ", "\"elements\": 9").code, 5);
+  const ToolRun beside = run_tool({"parity", model_path(), "--a", "cpu", "--check", file, "--decode", "7"});
+  EXPECT_EQ(beside.code, 2);
+  EXPECT_NE(beside.err.find("--decode"), std::string::npos) << beside.err;
+  EXPECT_EQ(run_tool({"parity", model_path(), "--a", "cpu", "--b", "cpu", "--tokens", ""}).code, 2);
   EXPECT_EQ(check("{}").code, 1);
   EXPECT_EQ(check("not json").code, 1);
-  std::filesystem::remove(file);
 }
 
 }  // namespace
