@@ -47,7 +47,9 @@ struct DeviceInfo {
 
 struct MemoryPlan {
   std::uint64_t weights = 0, constants = 0, kv = 0, delta = 0, scratch = 0, counts = 0;
+  std::uint64_t loading = 0;  // beside the arenas while weights are on their way, freed when loading ends
   std::uint64_t total() const { return weights + constants + kv + delta + scratch + counts; }
+  std::uint64_t peak() const { return total() + loading; }
 };
 
 // The state of one slot at rest, in the shapes of the formulas, whatever the device's layout.

@@ -115,6 +115,7 @@ std::string memory_table(const ModelInfo& info) {
   add("token counts (penalty)", info.count_bytes);
   add("scratch (largest program)", info.scratch_bytes);
   add("all", info.total_bytes());
+  add("peak while loading", info.total_bytes() + info.loading_bytes);
   std::string out = table.aligned();
   if (info.programs.empty()) return out;
   Table programs({{"program"}, {"ops", true}, {"scratch", true}});

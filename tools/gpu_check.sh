@@ -80,7 +80,7 @@ build_all() {
 }
 
 # Those that are quick under tools that make kernels 10 to 100 times slower; together they launch every op.
-small='*small_17_*:*small_1_*:*CudaRows*/3:*CudaRows*/17:*Empty*:*Counts*:*EmbedBits*'
+small='LinearSmall*:*small_17_*:*small_1_*:*CudaRows*/3:*CudaRows*/17:*Empty*:*Counts*:*EmbedBits*'
 
 for stage in $stages; do
   case "$stage" in

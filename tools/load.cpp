@@ -115,9 +115,11 @@ Loaded load_with(Console& console, const LoadOptions& options,
 
   const ModelInfo& info = model->info();
   console.detail(fmt::format(
-      "{}: {} on {} ({}), {} threads, kernels {}, profile {}, activations {}, loaded in {}",
+      "{}: {} on {} ({}), {} threads, kernels {}, profile {}, activations {}, loaded in {}, memory {} "
+      "(at most {} while loading)",
       info.architecture, format_bytes(info.weight_bytes), info.backend, info.device, info.threads,
-      info.kernels, info.profile, info.activations, format_seconds(seconds)));
+      info.kernels, info.profile, info.activations, format_seconds(seconds),
+      format_bytes(info.total_bytes()), format_bytes(info.total_bytes() + info.loading_bytes)));
   return {*std::move(model), seconds};
 }
 

@@ -174,6 +174,7 @@ MemoryPlan CudaBackend::plan(const ModelSpec& spec, const StateSizes& sizes) con
   plan.delta = delta_bytes(spec.state, sizes, device_.operand);
   plan.counts = count_bytes(sizes);
   plan.scratch = ScratchPlan(spec, sizes).total();
+  plan.loading = kStagingBytes;
   return plan;
 }
 

@@ -69,6 +69,7 @@ std::string ModelInfo::json() const {
                            {"scratch_bytes", scratch_bytes},
                            {"count_bytes", count_bytes},
                            {"total_bytes", total_bytes()},
+                           {"loading_bytes", loading_bytes},
                            {"programs", std::move(program_rows)},
                            {"notes", std::move(note_lines)}})
       .dump();

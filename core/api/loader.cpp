@@ -206,6 +206,7 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
   d.info.delta_bytes = d.memory.delta;
   d.info.scratch_bytes = d.memory.scratch;
   d.info.count_bytes = d.memory.counts;
+  d.info.loading_bytes = d.memory.loading;
   describe_model(model, quant, d);
   describe_formats(d.spec, d.info);
   describe_work(d.spec, d.info);
@@ -246,12 +247,13 @@ Draft draft_folder(const std::filesystem::path& dir, const Device& on, const Loa
 void move_weights(Draft& d, const LoadOptions& how) {
   const MemoryPlan& m = d.memory;
   const std::uint64_t free = d.backend->device().free_memory;
-  if (m.total() > free) {
+  if (m.peak() > free) {
     throw Error(ErrorCode::out_of_memory,
-                "[load] " + human_bytes(m.total()) + " are needed, " + human_bytes(free) + " are free on " +
+                "[load] " + human_bytes(m.peak()) + " are needed, " + human_bytes(free) + " are free on " +
                     d.info.device + ": weights " + human_bytes(m.weights) + ", KV cache " +
                     human_bytes(m.kv) + " (lower kv_tokens), recurrent state " + human_bytes(m.delta) +
-                    " (lower max_sequences), scratch " + human_bytes(m.scratch) + " (lower step_tokens)");
+                    " (lower max_sequences), scratch " + human_bytes(m.scratch) + " (lower step_tokens)" +
+                    (m.loading > 0 ? ", while loading " + human_bytes(m.loading) : ""));
   }
   if (how.on_message) {
     for (const std::string& note : d.info.notes) how.on_message(note);

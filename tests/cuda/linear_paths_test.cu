@@ -43,6 +43,18 @@ INSTANTIATE_TEST_SUITE_P(All, LinearSm120,
                                          Combination{WeightFormat::fp8_e4m3, ScaleLayout::row, Kind::fp8_token}),
                          [](const auto& info) { return combination_name(info.param); });
 
+// A case for each kernel of each path, small enough for tools that slow a kernel down a hundred times.
+TEST(LinearSmall, EveryKernelOfEveryPath) {
+  NIBBLE_NEEDS_DEVICE();
+  for (const ArchPath path : {ArchPath::sm90, ArchPath::sm120, ArchPath::sm70}) {
+    std::size_t index = 0;
+    for (const Combination& c : combinations()) {
+      for (const std::int64_t t : {1, 17, 70}) check_case(c, {77, 144, t, t == 17, t == 1, 3}, index++, path);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 cuda::LinearArgs arguments(ArchPath path, WeightFormat format, Kind kind) {
   static std::int32_t exponents[1];
   cuda::LinearArgs a;

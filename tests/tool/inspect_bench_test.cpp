@@ -87,6 +87,7 @@ TEST(Inspect, JsonAddsUp) {
     sum += out.find(key)->as_int();
   }
   EXPECT_EQ(sum, out.find("total_bytes")->as_int());
+  EXPECT_EQ(out.find("loading_bytes")->as_int(), 0);  // a processor packs from the file's pages
   // 128 positions, 2 attention layers, k and v of 2 heads of 64 in float32.
   EXPECT_EQ(out.find("kv_bytes")->as_int(), 128 * 2 * 2 * 2 * 64 * 4);
 }

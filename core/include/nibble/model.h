@@ -72,6 +72,7 @@ struct ModelInfo {
   } body, head;
   std::uint64_t weight_bytes = 0, constant_bytes = 0, kv_bytes = 0, delta_bytes = 0, scratch_bytes = 0,
                 count_bytes = 0;
+  std::uint64_t loading_bytes = 0;  // on the device beside the arenas while loading: what the peak exceeds them by
   struct ProgramRow {
     std::string name;
     std::int64_t ops = 0;
