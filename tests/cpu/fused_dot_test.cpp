@@ -287,6 +287,51 @@ TEST(FusedDot, FastLoopsEqualTheModelF16) {
   }
 }
 
+// The fast loops bound the accumulator and the products before they start: values about those bounds, and
+// columns whose products are all zero.
+TEST(FusedDot, StartsAboutTheBounds) {
+  const cpu::FloatEnv env;
+  const float starts[] = {0.0f,       -0.0f,     0x1p-149f, -0x1.8p-127f, 0x1.000002p-126f, -0x1.FFFFFEp-103f,
+                          0x1p-102f,  0x1p-101f, 0x1.FFFFFEp-101f, -0x1p-100f, 0x1.FFFFFEp99f, 0x1p100f,
+                          -0x1p101f,  0x1p126f,  0x1.FFFFFEp127f,  INFINITY,   -INFINITY,      NAN};
+  const float bf16[] = {0.0f,      -0.0f,    0x1p-133f, 0x1.02p-126f, -0x1.FEp-65f, 0x1p-51f, 0x1p-50f, 1.0f,
+                        -0x1.FEp0f, 0x1.FEp49f, 0x1p50f, 0x1p64f,     -0x1p67f,     0x1p127f};
+  const float f16[] = {0.0f, -0.0f, 0x1p-24f, -0x1.8p-15f, 0x1p-14f, 1.0f, -0x1.FFCp0f, 65504.0f};
+  const auto check = [&](int k, std::span<const float> values, auto chain, auto model) {
+    for (std::size_t first = 0; first < values.size(); ++first) {
+      for (const float c : starts) {
+        // Column 0: all products zero; the others: one, two or three of them not.
+        std::vector<float> a(static_cast<std::size_t>(k), values[first]), b(static_cast<std::size_t>(k) * 16);
+        for (std::size_t j = 1; j < 16; ++j) {
+          b[j] = values[j % values.size()];
+          if (j % 3 == 0) b[16 + j] = -b[j];
+          if (j % 5 == 0) b[32 + j] = values[(j + first) % values.size()];
+        }
+        for (const Isa isa : cpu::available_isas()) {
+          std::vector<float> got(16, c);
+          chain(cpu::fused_kernels(isa))(a.data(), b.data(), k, got.data());
+          for (std::size_t j = 0; j < 16; ++j) {
+            const float want = model(a.data(), &b[j], c);
+            ASSERT_TRUE(test::same_bits(got[j], want))
+                << cpu::isa_name(isa) << " k " << k << " column " << j << std::hexfloat << ", a " << a[0]
+                << ", c " << c << ": " << got[j] << ", expected " << want;
+          }
+        }
+      }
+    }
+  };
+  check(
+      16, bf16, [](const cpu::FusedKernels& t) { return t.chain_sm90; },
+      [](const float* a, const float* b, float c) {
+        return num::fused_dot<16, 25, 24, num::kBf16MinExponent, 16>(a, b, c);
+      });
+  check(
+      4, f16, [](const cpu::FusedKernels& t) { return t.chain_sm70; },
+      [](const float* a, const float* b, float c) {
+        return num::fused_dot<4, 23, 24, num::kF16MinExponent, 16>(a, b, c);
+      });
+}
+
 // Sixteen of the largest products of one sign beside a large accumulator: S passes 2^31.
 TEST(FusedDot, SumsPastThirtyOneBits) {
   const cpu::FloatEnv env;

@@ -20,27 +20,7 @@ struct WeightBlock {
   alignas(64) float values[kBlockFloats];
   alignas(64) std::int16_t exponents[kBlockFloats];
 
-  template <int MinExponent>
-  NIBBLE_INLINE void measure(std::int64_t count) {
-    if constexpr (MinExponent != num::kBf16MinExponent) {
-      for (std::int64_t i = 0; i < count * kPanelRows; ++i) {
-        exponents[i] = static_cast<std::int16_t>(exponent_of<MinExponent>(values[i]));
-      }
-      return;
-    }
-    // exponent_of for bf16, in 16-bit lanes: all that it looks at lies in a float's upper half
-    for (std::int64_t i = 0; i < count * kPanelRows; ++i) {
-      const std::uint32_t u = num::bit_cast<std::uint32_t>(values[i]) & 0x7FFFFFFFu;
-      exponents[i] = static_cast<std::int16_t>(u >> 16);
-    }
-    for (std::int64_t i = 0; i < count * kPanelRows; ++i) {
-      const std::int16_t h = exponents[i];
-      std::int16_t e = static_cast<std::int16_t>((h >> 7) - 127);
-      e = e < MinExponent ? std::int16_t{MinExponent} : e;
-      e = h == 0 ? std::int16_t{kZeroExponent} : e;
-      exponents[i] = h >= 0x7F80 ? std::int16_t{kHugeExponent} : e;
-    }
-  }
+  bool ordinary;
 
   // k0 .. k0 + count of a panel; returns the number of k with the zeros behind them.
   template <int MinExponent>
@@ -49,30 +29,44 @@ struct WeightBlock {
     decode_any(w, panel, k0, count, values);
     const std::int64_t padded = (count + kFusedGroup - 1) / kFusedGroup * kFusedGroup;
     for (std::int64_t i = count * kPanelRows; i < padded * kPanelRows; ++i) values[i] = 0.0f;
-    measure<MinExponent>(padded);
+    ordinary = panel_exponents<MinExponent>(values, padded, exponents);
     return padded;
   }
 };
 
 template <int MinExponent>
-NIBBLE_INLINE void operand(const float* x, float scale, std::int64_t count, float* to,
+NIBBLE_INLINE bool operand(const float* x, float scale, std::int64_t count, float* to,
                            std::int32_t* exponents) {
+  std::int32_t others = 0;
   for (std::int64_t k = 0; k < count; ++k) {
     const float v = num::mul(x[k], scale);
     to[k] = v;
-    exponents[k] = exponent_pair(exponent_of<MinExponent>(v));
+    exponents[k] = row_exponent<MinExponent>(v);
+    others |= is_ordinary<MinExponent>(v) ? 0 : 1;
   }
   for (std::int64_t k = count; k % kFusedGroup != 0; ++k) {
     to[k] = 0.0f;
-    exponents[k] = exponent_pair(kZeroExponent);
+    exponents[k] = twice(kZeroExponent);
   }
+  return others == 0;
 }
 
-void operand_bf16(const float* x, std::int64_t count, float* to, std::int32_t* exponents) {
-  operand<num::kBf16MinExponent>(x, 1.0f, count, to, exponents);
+bool operand_bf16(const float* x, std::int64_t count, float* to, std::int32_t* exponents) {
+  return operand<num::kBf16MinExponent>(x, 1.0f, count, to, exponents);
 }
-void operand_f16(const float* x, float scale, std::int64_t count, float* to, std::int32_t* exponents) {
-  operand<num::kF16MinExponent>(x, scale, count, to, exponents);
+bool operand_f16(const float* x, float scale, std::int64_t count, float* to, std::int32_t* exponents) {
+  return operand<num::kF16MinExponent>(x, scale, count, to, exponents);
+}
+
+// Block k0 of `Rows` rows from r on.
+template <int G, int F, int kMin, int Rows>
+__attribute__((noinline)) void row_chains(const FusedBlock& f, const WeightBlock& w, std::int64_t r,
+                                          std::int64_t k0, std::int64_t count, float* sums) {
+  const std::int64_t stride = f.linear.x_stride, at = r * stride + k0;
+  bool ordinary = w.ordinary;
+  for (int i = 0; i < Rows; ++i) ordinary &= f.ordinary[r + i] != 0;
+  fused_chain<G, F, kMin, Rows>(f.linear.x + at, f.exponents + at, stride, w.values, w.exponents, count,
+                                ordinary, sums + r * kPanelRows);
 }
 
 template <int G, int F, int kMin>
@@ -90,15 +84,10 @@ void rows(const FusedBlock& f, std::int64_t panel_begin, std::int64_t panel_end)
       for (std::int64_t k0 = start; k0 < end; k0 += kSegment) {
         const std::int64_t count =
             w.open<kMin>(*b.weight, p, k0, end - k0 < kSegment ? end - k0 : kSegment);
+        const TowardZero mode;
         std::int64_t r = 0;
-        for (; r + 2 <= b.rows; r += 2) {
-          fused_chain<G, F, kMin, 2>(b.x + r * b.x_stride + k0, f.exponents + r * b.x_stride + k0,
-                                     b.x_stride, w.values, w.exponents, count, sums + r * kPanelRows);
-        }
-        if (r < b.rows) {
-          fused_chain<G, F, kMin, 1>(b.x + r * b.x_stride + k0, f.exponents + r * b.x_stride + k0,
-                                     b.x_stride, w.values, w.exponents, count, sums + r * kPanelRows);
-        }
+        for (; r + 2 <= b.rows; r += 2) row_chains<G, F, kMin, 2>(f, w, r, k0, count, sums);
+        if (r < b.rows) row_chains<G, F, kMin, 1>(f, w, r, k0, count, sums);
       }
       for (std::int64_t r = 0; r < b.rows; ++r) {
         float* total = totals + r * kPanelRows;
@@ -114,9 +103,13 @@ void bare_chain(const float* a, const float* b, std::int64_t k, float* c) {
   WeightBlock w;
   std::int32_t exponents[kSegment];
   std::memcpy(w.values, b, static_cast<std::size_t>(k) * kPanelRows * sizeof(float));
-  w.measure<MinExponent>(k);
-  for (std::int64_t i = 0; i < k; ++i) exponents[i] = exponent_pair(exponent_of<MinExponent>(a[i]));
-  fused_chain<G, F, MinExponent, 1>(a, exponents, 0, w.values, w.exponents, k, c);
+  w.ordinary = panel_exponents<MinExponent>(w.values, k, w.exponents);
+  for (std::int64_t i = 0; i < k; ++i) {
+    exponents[i] = row_exponent<MinExponent>(a[i]);
+    w.ordinary &= is_ordinary<MinExponent>(a[i]);
+  }
+  const TowardZero mode;
+  fused_chain<G, F, MinExponent, 1>(a, exponents, 0, w.values, w.exponents, k, w.ordinary, c);
 }
 
 constexpr num::MatrixOrder k90 = num::kSm90Order, k70 = num::kSm70Order;

@@ -16,6 +16,7 @@ constexpr int kFusedGroup = 16;
 struct FusedBlock {
   LinearBlock linear;             // x as operand_...() leaves it
   const std::int32_t* exponents;  // [rows, x_stride], operand_...()'s
+  const std::int32_t* ordinary;   // [rows], what operand_...() returned
   std::int64_t segment;           // k of one segment, a multiple of 64
 };
 
@@ -31,10 +32,10 @@ struct Fp4Block {
 
 struct FusedKernels {
   // One row of bf16- or f16-representable values to what the loops read; both rows padded with zeros to a
-  // multiple of kFusedGroup. x and to may be the same.
-  void (*operand_bf16)(const float* x, std::int64_t count, float* to, std::int32_t* exponents);
+  // multiple of kFusedGroup. x and to may be the same. False for a row with an infinity or a NaN.
+  bool (*operand_bf16)(const float* x, std::int64_t count, float* to, std::int32_t* exponents);
   // x * scale, a power of two that makes them so.
-  void (*operand_f16)(const float* x, float scale, std::int64_t count, float* to,
+  bool (*operand_f16)(const float* x, float scale, std::int64_t count, float* to,
                       std::int32_t* exponents);
   // One row of NVFP4 codes and scales, count a multiple of 16; padded to groups of 64.
   void (*operand_fp4)(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t count,

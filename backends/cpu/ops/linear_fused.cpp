@@ -53,6 +53,7 @@ LinearBlock rows_of(LinearBlock b, std::int64_t first, std::int64_t rows) {
 FusedBlock rows_of(FusedBlock f, std::int64_t first, std::int64_t rows) {
   f.linear = rows_of(f.linear, first, rows);
   f.exponents += first * f.linear.x_stride;
+  f.ordinary += first;
   return f;
 }
 Fp4Block rows_of(Fp4Block f, std::int64_t first, std::int64_t rows) {
@@ -129,7 +130,8 @@ void run_fused(Profile profile, const LinearKernels& plain, const FusedKernels& 
   auto* const x = reinterpret_cast<float*>(a.workspace);
   auto* const exponents = reinterpret_cast<std::int32_t*>(x + rows * stride);
   auto* const row_scales = reinterpret_cast<float*>(exponents + rows * stride);
-  FusedBlock all{slab_of(a, first, rows), exponents, fused_segments(*a.weight, a.format).length};
+  auto* const ordinary = reinterpret_cast<std::int32_t*>(row_scales + rows);
+  FusedBlock all{slab_of(a, first, rows), exponents, ordinary, fused_segments(*a.weight, a.format).length};
   all.linear.x = x;
   all.linear.x_stride = stride;
   const bool f16 = profile == Profile::sm70;
@@ -152,11 +154,10 @@ void run_fused(Profile profile, const LinearKernels& plain, const FusedKernels& 
     } else {
       plain.decode_fp8(codes, cols, to);
     }
-    if (f16) {
-      kernels.operand_f16(from, scale, cols, to, exponents + r * stride);
-    } else {
-      kernels.operand_bf16(from, cols, to, exponents + r * stride);
-    }
+    std::int32_t* const e = exponents + r * stride;
+    const bool finite = f16 ? kernels.operand_f16(from, scale, cols, to, e)
+                            : kernels.operand_bf16(from, cols, to, e);
+    ordinary[r] = finite ? 1 : 0;
   });
   run_block(f16 ? kernels.sm70 : kernels.sm90, parallel, all);
 }
@@ -178,7 +179,8 @@ bool uses_fp4(Profile profile, WeightFormat weight, const ActivationFormat& x) {
 
 std::int64_t linear_fused_workspace_bytes(std::int64_t max_rows, std::int64_t cols) {
   return std::min(max_rows, kFusedOperandRows) *
-         (operand_stride(cols) * kColumnBytes + static_cast<std::int64_t>(sizeof(float)));
+         (operand_stride(cols) * kColumnBytes +
+          static_cast<std::int64_t>(sizeof(float) + sizeof(std::int32_t)));
 }
 
 void linear_fused(Profile profile, Isa isa, Parallel& parallel, const LinearArgs& a) {
