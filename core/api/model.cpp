@@ -1,10 +1,12 @@
 #include "nibble/model.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "core/api/loader.h"
 #include "core/api/registries.h"
 #include "core/base/files.h"
+#include "core/base/quote.h"
 #include "core/checkpoint/synthetic.h"
 #include "core/text/utf8_repair.h"
 #include "nibble/error.h"
@@ -58,7 +60,7 @@ Model Model::synthetic(const SyntheticOptions& what, const Device& on, const Loa
     std::string known;
     for (const ModelPreset& p : presets) known += std::string(known.empty() ? "" : ", ") + p.name;
     throw Error(ErrorCode::not_found,
-                "[synthetic] no shape is called \"" + what.shape + "\"; known are " + known);
+                "[synthetic] no shape is called " + in_quotes(what.shape) + "; known are " + known);
   }
   Json config = Json::parse(preset->config, preset->name);
   if (what.layers != 0) {
@@ -127,8 +129,8 @@ std::string Model::render_chat(std::span<const ChatMessage> messages, const Chat
     for (const auto& [key, value] : extra.as_object()) {
       if (key == "messages" || key == "add_generation_prompt") {
         throw Error(ErrorCode::invalid_argument,
-                    "[chat] extra_json: expected further values, found \"" + key +
-                        "\", which is given beside it");
+                    "[chat] extra_json: expected further values, found " + in_quotes(key) +
+                        ", which is given beside it");
       }
       input.set(key, value);
     }
