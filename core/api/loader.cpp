@@ -165,6 +165,7 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
   const Weights weights = Weights::root(d.source, quant);
   d.decoder = entry.make(config, weights);
   d.info.notes = weights.finish();
+  d.vectors = weights.vectors();
 
   const DecoderInfo model = d.decoder->info();
   const std::int64_t kv_tokens = pages_for(how.kv_tokens) * kPageTokens;

@@ -24,6 +24,15 @@ void check_vocabulary(const Model::Impl& model, const Draft& draft) {
   }
 }
 
+// Named as matrices are: by their scope.
+TensorRow vector_row(const TensorInfo& t) {
+  constexpr std::string_view kLeaf = ".weight";
+  std::string name = t.name, format = dtype_name(t.dtype);
+  if (name.ends_with(kLeaf)) name.resize(name.size() - kLeaf.size());
+  for (char& c : format) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return {std::move(name), std::move(format), "", t.shape, t.bytes.size(), false};
+}
+
 }  // namespace
 
 Model Model::load(const std::filesystem::path& dir, const Device& on, const LoadOptions& how) {
@@ -45,9 +54,10 @@ ModelInfo Model::inspect(const std::filesystem::path& dir, std::vector<TensorRow
   add_text_side(draft, model);
   if (tensors != nullptr) {
     for (const Weight& w : draft.spec.weights) {
-      tensors->push_back({w.name, weight_format_name(w.format),
-                          activation_format_name(w.activation.kind), w.rows, w.cols, w.bytes()});
+      tensors->push_back({w.name, weight_format_name(w.format), activation_format_name(w.activation.kind),
+                          {w.rows, w.cols}, w.bytes(), true});
     }
+    for (const TensorInfo* t : draft.vectors) tensors->push_back(vector_row(*t));
   }
   return draft.info;
 }

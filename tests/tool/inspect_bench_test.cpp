@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "tests/tool/run_tool.h"
@@ -76,11 +77,14 @@ TEST(Inspect, JsonAddsUp) {
     bytes += row.find("bytes")->as_int();
     count += row.find("tensors")->as_int();
   }
-  std::int64_t tensor_bytes = 0;
-  for (const Json& row : out.find("tensors")->as_array())
-    tensor_bytes += row.find("bytes")->as_int();
-  EXPECT_EQ(bytes, tensor_bytes);
-  EXPECT_EQ(static_cast<std::size_t>(count), out.find("tensors")->as_array().size());
+  std::int64_t matrix_bytes = 0, matrices = 0;
+  for (const Json& row : out.find("tensors")->as_array()) {
+    if (row.find("kind")->as_string() != "matrix") continue;
+    matrix_bytes += row.find("bytes")->as_int();
+    ++matrices;
+  }
+  EXPECT_EQ(bytes, matrix_bytes);
+  EXPECT_EQ(count, matrices);
   std::int64_t sum = 0;
   for (const char* key : {"weight_bytes", "constant_bytes", "kv_bytes", "delta_bytes",
                           "count_bytes", "scratch_bytes"}) {
@@ -89,6 +93,51 @@ TEST(Inspect, JsonAddsUp) {
   EXPECT_EQ(sum, out.find("total_bytes")->as_int());
   // 128 positions, 2 attention layers, k and v of 2 heads of 64 in float32.
   EXPECT_EQ(out.find("kv_bytes")->as_int(), 128 * 2 * 2 * 2 * 64 * 4);
+}
+
+// Each tensor that the model reads is in the list: the bytes of the files, less what is skipped, and what
+// scales and the like add to a matrix.
+TEST(Inspect, TensorsHoldTheVectorsToo) {
+  const ToolRun run = run_tool({"inspect", model_path(), "--json", "--tensors"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  std::map<std::string, const Json*> vectors;
+  const Json out = parse_json(run.out);
+  for (const Json& row : out.find("tensors")->as_array()) {
+    if (row.find("kind")->as_string() == "vector") vectors[row.find("name")->as_string()] = &row;
+  }
+  // Two norms of each layer and the last one, four vectors of each of 6 delta nets, two norms of each of 2
+  // attentions.
+  EXPECT_EQ(vectors.size(), 2u * 8 + 1 + 4 * 6 + 2 * 2);
+  const auto shape = [](const Json& row) {
+    std::vector<std::int64_t> dims;
+    for (const Json& d : row.find("shape")->as_array()) dims.push_back(d.as_int());
+    return dims;
+  };
+  using Shape = std::vector<std::int64_t>;
+  std::string prefix = vectors.begin()->first;
+  prefix = prefix.substr(0, prefix.find("layers."));
+  const std::vector<std::pair<std::string, Shape>> expected = {
+      {"norm", {256}},
+      {"layers.0.input_layernorm", {256}},
+      {"layers.0.linear_attn.A_log", {8}},
+      {"layers.0.linear_attn.dt_bias", {8}},
+      {"layers.0.linear_attn.norm", {32}},
+      {"layers.0.linear_attn.conv1d", {2 * 4 * 32 + 8 * 32, 1, 4}},
+      {"layers.3.self_attn.q_norm", {64}}};
+  for (const auto& [name, dims] : expected) {
+    const auto at = vectors.find(prefix + name);
+    ASSERT_NE(at, vectors.end()) << prefix + name;
+    EXPECT_EQ(shape(*at->second), dims) << name;
+    const std::string format = at->second->find("format")->as_string();
+    ASSERT_TRUE(format == "bf16" || format == "f32") << format;
+    std::int64_t bytes = format == "bf16" ? 2 : 4;
+    for (const std::int64_t d : dims) bytes *= d;
+    EXPECT_EQ(at->second->find("bytes")->as_int(), bytes) << name;
+    EXPECT_TRUE(at->second->find("activations")->is_null());
+  }
+  const ToolRun text = run_tool({"inspect", model_path(), "--tensors"});
+  EXPECT_NE(text.out.find("layers.0.linear_attn.conv1d"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("512 x 1 x 4"), std::string::npos) << text.out;
 }
 
 const std::vector<std::string> kTinyBench = {"bench", model_path(), "-p", "64",  "-n", "4",
