@@ -216,6 +216,7 @@ TEST_F(CudaModel, ATraceNamesOpsAndCopies) {
   try {
     model.start_trace();
   } catch (const Error& e) {
+    if (e.code() != ErrorCode::unsupported) throw;  // only CUPTI itself may be absent
     GTEST_SKIP() << e.what();
   }
   read_all(session.generate(some_tokens(64, 3), answer_of(8)));
@@ -236,7 +237,7 @@ TEST_F(CudaModel, ATraceNamesOpsAndCopies) {
   EXPECT_LE(trace.busy_share(), 1.0);
 }
 
-// These two hold with and without a card.
+// Holds with and without a card.
 TEST(CudaRefusals, ACardThatIsNotThere) {
   LoadOptions how;
   how.kv_tokens = 64;
