@@ -254,6 +254,15 @@ TEST(CommandLine, AModelBehindALinkToItself) {
   EXPECT_NE(run.err.find("config.json cannot be reached"), std::string::npos) << run.err;
 }
 
+TEST(CommandLine, AModelWhoseConfigIsAFolder) {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder.path() / "config.json");
+  const ToolRun run = run_tool({"inspect", folder.path().string()});
+  EXPECT_EQ(run.code, 3) << run.err;
+  EXPECT_TRUE(one_line(run.err)) << run.err;
+  EXPECT_NE(run.err.find("config.json: expected a regular file"), std::string::npos) << run.err;
+}
+
 TEST(CommandLine, ModelsThatAreNone) {
   const TempFolder folder;
   folder.write("notes.txt", "no model");
