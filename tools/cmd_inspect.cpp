@@ -157,7 +157,10 @@ class Inspect final : public Command {
       : Command(root, "inspect", "what a checkpoint is, what loading it takes", kFooter) {
     model_.add_path(app());
     app().add_flag("--memory", memory_, "the plan of every arena and program")->group("Output");
-    app().add_flag("--tensors", tensors_, "every matrix, then every vector (norms, convolutions, ...), with format and shape")->group("Output");
+    app()
+        .add_flag("--tensors", tensors_,
+                  "every matrix, then every vector (norms, convolutions, ...), with format and shape")
+        ->group("Output");
     app()
         .add_flag("--json", json_, "one JSON object with all of it (--tensors adds them)")
         ->group("Output");

@@ -104,7 +104,9 @@ nibble_sampling read(const nibble_sampling* given, const char* who) {
 Device device_of(const nibble_load_options& o) {
   Device device = Device::best();
   if (o.backend) device = Device::parse(o.backend);
-  const auto refuse = [](const std::string& what) { throw Error(ErrorCode::invalid_argument, "[load options] " + what); };
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorCode::invalid_argument, "[load options] " + what);
+  };
   if (o.kernels) {
     const std::string kernels = o.kernels;
     if (kernels.empty()) refuse("kernels: expected a name, or NULL for the best there are, found \"\"");
