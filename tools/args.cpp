@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <random>
 
+#include "core/base/quote.h"
 #include "core/text/utf8_repair.h"
 #include "tools/failure.h"
-#include "tools/units.h"
 
 namespace nibble::tool {
 namespace {
@@ -40,6 +40,11 @@ std::string whole_error(const std::string& text, std::int64_t low, std::int64_t 
   std::int64_t v = 0;
   if (parse_whole(text, v) && v >= low && v <= high) return {};
   return fmt::format("expected a whole number from {} to {}, found {}", low, high, in_quotes(text));
+}
+
+// Does the device's text ("cpu:threads=2,kernels=avx2") set this key?
+bool names(const std::string& device, const std::string& key) {
+  return device.find(":" + key + "=") != std::string::npos || device.find("," + key + "=") != std::string::npos;
 }
 
 }  // namespace
@@ -140,17 +145,19 @@ void ModelArgs::add_device(CLI::App& app) {
       "where to run: cpu, cuda, cuda:1, cpu:mirror=sm90 (default: the best that is there)"))
       ->type_name("NAME")
       ->group(group);
-  add_int(app, "--threads", threads, 0, std::numeric_limits<int>::max(),
+  threads_flag_ = add_int(app, "--threads", threads, 0, std::numeric_limits<int>::max(),
           "CPU threads; 0: all; at most 256 or twice the processors")
-      ->group(group);
-  not_empty(app.add_option("--kernels", kernels,
-                           "CPU: avx512, avx2, neon or portable (default: the best)"))
-      ->type_name("NAME")
-      ->group(group);
-  app.add_option("--arch-path", arch_path,
-                 "CUDA: run the kernels of sm70, sm90 or sm120, emulated where the card lacks the instruction")
-      ->type_name("NAME")
-      ->group(group);
+                      ->group(group);
+  kernels_flag_ = not_empty(app.add_option("--kernels", kernels,
+                                           "CPU: avx512, avx2, neon or portable (default: the best)"))
+                      ->type_name("NAME")
+                      ->group(group);
+  arch_path_flag_ =
+      not_empty(app.add_option(
+                    "--arch-path", arch_path,
+                    "CUDA: run the kernels of sm70, sm90 or sm120, emulated where the card lacks the instruction"))
+          ->type_name("NAME")
+          ->group(group);
   add_choice(app, "--activations", activations, {"a16", "declared"},
              "inputs of linear layers: not quantised, or as the checkpoint declares")
       ->group(group);
@@ -181,9 +188,19 @@ void ModelArgs::add_step_tokens(CLI::App& app) {
 Device ModelArgs::device() const {
   Device device = Device::best();
   if (!on.empty()) device = Device::parse(on);
-  if (threads != 0) device.threads = threads;
-  if (!kernels.empty()) device.kernels = kernels;
-  if (!arch_path.empty()) device.arch_path = arch_path;
+  // What is said twice must be said alike: whichever won, the other was meant too.
+  const auto set = [&](const CLI::Option* flag, const char* key, auto& value, const auto& flagged) {
+    if (flag == nullptr || flag->count() == 0) return;
+    if (names(on, key) && value != flagged) {
+      const auto text = [](const auto& v) { return shortened(fmt::format("{}", v)); };
+      throw usage_error(fmt::format("{}: expected {}, which --device {} names, found {}", flag->get_name(),
+                                    text(value), in_quotes(on), text(flagged)));
+    }
+    value = flagged;
+  };
+  set(threads_flag_, "threads", device.threads, threads);
+  set(kernels_flag_, "kernels", device.kernels, kernels);
+  set(arch_path_flag_, "arch-path", device.arch_path, arch_path);
   return device;
 }
 

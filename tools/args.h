@@ -48,6 +48,9 @@ struct ModelArgs {
   void add_step_tokens(CLI::App& app);
   Device device() const;
   LoadOptions load_options() const;  // without callbacks
+
+ private:
+  const CLI::Option *threads_flag_ = nullptr, *kernels_flag_ = nullptr, *arch_path_flag_ = nullptr;
 };
 
 struct SamplingArgs {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/quote.h"
 #include "nibble/model.h"
 #include "tools/args.h"
 #include "tools/bench_report.h"

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "core/base/quote.h"
 #include "core/text/utf8_repair.h"
 #include "nibble/error.h"
 #include "tools/args.h"
@@ -16,7 +17,6 @@
 #include "tools/prompt.h"
 #include "tools/run_report.h"
 #include "tools/signals.h"
-#include "tools/units.h"
 
 namespace nibble::tool {
 namespace {
@@ -66,7 +66,7 @@ class Chat final : public Command {
       throw Failure(kBadModel,
                     fmt::format("model {}: expected a chat template, found none; nibble generate "
                                 "continues a text without one",
-                                in_quotes(model_.path)));
+                                in_quotes(model_.path, kShownPath)));
     }
     tokenizer_of(loaded.model);
     Conversation talk(loaded.model, prompt_.system, prompt_.template_args);

@@ -127,27 +127,26 @@ std::string memory_table(const ModelInfo& info) {
 }
 
 std::string tensor_table(const std::vector<TensorRow>& tensors) {
-  Table table(
-      {{"tensor"}, {"format"}, {"rows", true}, {"columns", true}, {"size", true}, {"activations"}});
+  Table table({{"tensor"}, {"format"}, {"shape", true}, {"size", true}, {"activations"}});
   for (const TensorRow& t : tensors) {
-    table.add({t.name, t.format, std::to_string(t.rows), std::to_string(t.cols),
-               format_bytes(t.bytes), t.activations});
+    table.add({t.name, t.format, fmt::format("{}", fmt::join(t.shape, " x ")), format_bytes(t.bytes),
+               t.matrix ? t.activations : "-"});
   }
   return table.aligned();
 }
 
-// What nibble_model_info() gives, and the matrices when asked for.
+// What nibble_model_info() gives, and the tensors when asked for.
 Json as_json(const ModelInfo& info, const std::vector<TensorRow>* tensors) {
   Json out = Json::parse(info.json(), "model info");
   if (tensors == nullptr) return out;
   Json::Array rows;
   for (const TensorRow& t : *tensors) {
     rows.push_back(Json::Object{{"name", t.name},
+                                {"kind", t.matrix ? "matrix" : "vector"},
                                 {"format", t.format},
-                                {"rows", t.rows},
-                                {"columns", t.cols},
+                                {"shape", Json::Array(t.shape.begin(), t.shape.end())},
                                 {"bytes", t.bytes},
-                                {"activations", t.activations}});
+                                {"activations", t.matrix ? Json(t.activations) : Json()}});
   }
   out.as_object().emplace_back("tensors", std::move(rows));
   return out;
@@ -159,9 +158,12 @@ class Inspect final : public Command {
       : Command(root, "inspect", "what a checkpoint is, what loading it takes", kFooter) {
     model_.add_path(app());
     app().add_flag("--memory", memory_, "the plan of every arena and program")->group("Output");
-    app().add_flag("--tensors", tensors_, "every matrix with its format")->group("Output");
     app()
-        .add_flag("--json", json_, "one JSON object with all of it (--tensors adds the matrices)")
+        .add_flag("--tensors", tensors_,
+                  "every matrix, then every vector (norms, convolutions, ...), with format and shape")
+        ->group("Output");
+    app()
+        .add_flag("--json", json_, "one JSON object with all of it (--tensors adds them)")
         ->group("Output");
     model_.add_device(app());
     model_.add_sizes(app());

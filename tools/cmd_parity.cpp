@@ -20,6 +20,7 @@
 namespace nibble::tool {
 namespace {
 
+// {0}: the bounds.
 constexpr const char* kFooter =
     R"(Both devices run the same prompt in steps of --chunk rows and then --decode steps of one row, each fed
 with the tokens that A chooses. The output of every op of every step is compared, every row of the
@@ -30,10 +31,11 @@ both values and bit patterns. The run ends after that step unless --keep-going i
 
 --against-oracle runs A alone and evaluates each op in float64 from the inputs that A had, so errors do
 not add up from op to op. Printed is, for each kind of op, the largest relative L2 error of one op's
-output. Bounds: 1e-5 in profile f32, where an op only rounds in float32 (largest seen on the shipped
-checkpoint: 9.4e-7, the delta rule); 2e-2 in profiles with 16-bit buffers, where rounding an output to bf16
-costs 1.7e-3 in this measure, and the float64 keys and values are not rounded as the cache is. --bound
-sets another. Codes of quantised activations and sampled tokens must be equal.
+output. Bounds (and the largest error seen on the checkpoints of the tests):
+  {0}
+In f32 an op only rounds in float32; elsewhere an output is rounded to 16 bits (1.7e-3 for bf16 in this
+measure), and the float64 keys and values are not rounded as the cache is. --bound sets another. Codes of
+quantised activations and sampled tokens must be equal.
 
 --digest runs A alone and prints a hash of each kind of op's outputs, of the logits and of the state at the
 end, as JSON that names the run. --check FILE repeats such a run on A and compares: what a card computed
@@ -71,10 +73,18 @@ constexpr const char* kText =
     "children, who are sent home early, watch from the hill how the water finds the way it had "
     "before anyone drew a map.";
 
+std::string footer() {
+  std::string bounds;
+  for (const Float64Bound& b : float64_bounds()) {
+    bounds += fmt::format("{}{} {:g} ({:g})", bounds.empty() ? "" : ", ", b.profile, b.bound, b.seen);
+  }
+  return fmt::format(fmt::runtime(kFooter), bounds);
+}
+
 class Parity final : public Command {
  public:
   explicit Parity(CLI::App& root)
-      : Command(root, "parity", "do two devices agree to the bit, is one near float64?", kFooter) {
+      : Command(root, "parity", "do two devices agree to the bit, is one near float64?", footer()) {
     model_.add_path(app());
     device(a_, "--a",
            "first device: cpu, cpu:mirror=sm90, cuda:1 (default: the best that is there)");

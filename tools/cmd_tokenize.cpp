@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "core/base/json.h"
+#include "core/base/quote.h"
 #include "tools/args.h"
 #include "tools/command.h"
 #include "tools/failure.h"
 #include "tools/load.h"
-#include "tools/units.h"
 
 namespace nibble::tool {
 namespace {
@@ -113,7 +113,7 @@ class Tokenize final : public Command {
   static std::string lines(const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids) {
     std::string out;
     for (const std::int32_t id : ids)
-      out += fmt::format("{:>7}  {}\n", id, in_quotes(piece(tokenizer, id)));
+      out += fmt::format("{:>7}  {}\n", id, Json(piece(tokenizer, id)).dump());
     return out;
   }
 

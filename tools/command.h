@@ -18,9 +18,9 @@ class Command {
   CLI::App& app() const { return *app_; }
 
  protected:
-  Command(CLI::App& root, const char* name, const char* what, const char* footer)
+  Command(CLI::App& root, const char* name, const char* what, const std::string& footer)
       : app_(root.add_subcommand(name, what)) {
-    app_->footer(std::string(footer) + "\n\n" + kExitCodes);
+    app_->footer(footer + "\n\n" + kExitCodes);
   }
 
  private:

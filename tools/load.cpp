@@ -7,6 +7,7 @@
 #include <optional>
 #include <system_error>
 
+#include "core/base/quote.h"
 #include "nibble/error.h"
 #include "tools/failure.h"
 #include "tools/signals.h"
@@ -27,8 +28,9 @@ ExitCode load_exit_code(ErrorCode code) {
       return kNoMemory;
     case ErrorCode::cancelled:
       return kInterrupted;
-    case ErrorCode::invalid_argument:
-      return kUsage;  // an option that the model or device cannot have
+    case ErrorCode::invalid_argument:  // an option that the model or device cannot have
+    case ErrorCode::no_device:         // the command line named it, not the model
+      return kUsage;
     case ErrorCode::internal:
       return kFailed;
     default:
@@ -44,7 +46,7 @@ fs::path model_folder(const std::string& path) {
   const fs::path given(path);
   const fs::file_status status = fs::status(given, failed);
   const auto unreadable = [&](const std::string& what, const std::error_code& why) {
-    return Failure(kBadModel, fmt::format("model {}: {}, found {}: {}", in_quotes(path), kExpected,
+    return Failure(kBadModel, fmt::format("model {}: {}, found {}: {}", in_quotes(path, kShownPath), kExpected,
                                           what, why.message()));
   };
   if (fs::is_directory(status)) {
@@ -54,25 +56,25 @@ fs::path model_folder(const std::string& path) {
       throw unreadable("a folder whose config.json cannot be reached", failed);
     }
     throw Failure(kBadModel, fmt::format("model {}: {}, found a folder without config.json",
-                                         in_quotes(path), kExpected));
+                                         in_quotes(path, kShownPath), kExpected));
   }
   if (status.type() == fs::file_type::none) {
     throw unreadable("a path that cannot be followed", failed);
   }
   if (!fs::exists(status)) {
     throw Failure(kBadModel, fmt::format("model {}: {}, found nothing at this path",
-                                         in_quotes(path), kExpected));
+                                         in_quotes(path, kShownPath), kExpected));
   }
   const fs::path folder = given.has_parent_path() ? given.parent_path() : fs::path(".");
   const std::string extension = given.extension().string();
   if (extension == ".gguf") {
     throw Failure(kBadModel, fmt::format("model {}: {}, found a GGUF file: that format is not supported yet",
-                                         in_quotes(path), kExpected));
+                                         in_quotes(path, kShownPath), kExpected));
   }
   const bool of_checkpoint =
       extension == ".json" || extension == ".safetensors" || extension == ".jinja";
   if (of_checkpoint && fs::exists(folder / "config.json", ignored)) return folder;
-  throw Failure(kBadModel, fmt::format("model {}: {}, found a file {}", in_quotes(path), kExpected,
+  throw Failure(kBadModel, fmt::format("model {}: {}, found a file {}", in_quotes(path, kShownPath), kExpected,
                                        of_checkpoint ? "with no config.json beside it"
                                                      : "that is no part of such a folder"));
 }
@@ -82,13 +84,7 @@ void as_load_failure(const std::function<void()>& work) {
     work();
   } catch (const Error& e) {
     if (e.code() == ErrorCode::cancelled) throw Interrupted{};
-    // A device or kernels that this machine has not: the command line named them, not the model.
-    const std::string_view text = e.what();
-    const bool named = text.starts_with("[device]") || text.starts_with("[cpu] kernels") ||
-                       text.starts_with("[cpu] mirror") ||
-                       (text.starts_with("[cuda]") && e.code() != ErrorCode::out_of_memory &&
-                        e.code() != ErrorCode::internal);
-    throw Failure(named ? kUsage : load_exit_code(e.code()), e.what());
+    throw Failure(load_exit_code(e.code()), e.what());
   } catch (const std::bad_alloc&) {
     throw Failure(kNoMemory, "out of memory while loading the model");
   }

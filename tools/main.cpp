@@ -6,13 +6,13 @@
 #include <new>
 #include <vector>
 
+#include "core/base/quote.h"
 #include "nibble/error.h"
 #include "nibble/version.h"
 #include "tools/command.h"
 #include "tools/console.h"
 #include "tools/failure.h"
 #include "tools/signals.h"
-#include "tools/units.h"
 
 namespace nibble::tool {
 namespace {
@@ -26,6 +26,9 @@ constexpr const char* kFooter = R"(Examples:
 
 constexpr const char* kEnvironment =
     R"(Environment: NO_COLOR=1 turns colours off; they are only used on a terminal.)";
+
+// CLI11's own texts hold the argument as it is; those of our checks are below this.
+constexpr std::size_t kLongestComplaint = 500;
 
 std::size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<std::size_t> row(b.size() + 1);
@@ -137,7 +140,8 @@ int dispatch(Console& console, int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     const auto chosen = root.get_subcommands();
     throw usage_error(fmt::format("{}{}; see nibble {}--help",
-                                  chosen.empty() ? "" : chosen.back()->get_name() + ": ", e.what(),
+                                  chosen.empty() ? "" : chosen.back()->get_name() + ": ",
+                                  shortened(e.what(), kLongestComplaint),
                                   chosen.empty() ? "" : chosen.back()->get_name() + " "));
   }
   if (version_asked) {
@@ -165,6 +169,7 @@ int dispatch(Console& console, int argc, char** argv) {
 ExitCode exit_code(ErrorCode code) {
   return code == ErrorCode::out_of_memory ? kNoMemory
          : code == ErrorCode::cancelled   ? kInterrupted
+         : code == ErrorCode::no_device   ? kUsage
                                           : kFailed;
 }
 

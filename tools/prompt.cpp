@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "core/base/json.h"
+#include "core/base/quote.h"
 #include "core/text/utf8_repair.h"
 #include "nibble/error.h"
 #include "tools/failure.h"
-#include "tools/units.h"
 
 namespace nibble::tool {
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/base/quote.h"
 #include "tools/args.h"
 #include "tools/failure.h"
 #include "tools/signals.h"
@@ -36,7 +37,7 @@ std::string read_descriptor(int fd, const std::string& name) {
 }
 
 std::string read_file(const std::string& path) {
-  const std::string name = "file " + in_quotes(path);
+  const std::string name = "file " + in_quotes(path, kShownPath);
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) throw usage_error(fmt::format("cannot open {}: {}", name, std::strerror(errno)));
   struct Closer {
@@ -45,7 +46,7 @@ std::string read_file(const std::string& path) {
   } closer{fd};
   struct stat info {};
   if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
-    throw usage_error(fmt::format("expected a text file, found the folder {}", in_quotes(path)));
+    throw usage_error(fmt::format("expected a text file, found the folder {}", in_quotes(path, kShownPath)));
   }
   return read_descriptor(fd, name);
 }

@@ -6,8 +6,6 @@
 #include <array>
 #include <cmath>
 
-#include "core/base/json.h"
-
 namespace nibble::tool {
 namespace {
 
@@ -56,10 +54,6 @@ std::string one_line(std::string_view text) {
     }
   }
   return out;
-}
-
-std::string in_quotes(std::string_view text) {
-  return Json(text).dump();
 }
 
 }  // namespace nibble::tool

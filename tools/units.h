@@ -14,7 +14,5 @@ std::string format_rate(double per_second);     // four significant digits, neve
 
 // One line that is safe on a terminal: control characters are written out.
 std::string one_line(std::string_view text);
-// The text between double quotes as JSON writes it.
-std::string in_quotes(std::string_view text);
 
 }  // namespace nibble::tool

@@ -6,6 +6,7 @@
 #include "backends/cpu/cpu_info.h"
 #include "backends/cpu/loaded.h"
 #include "backends/cpu/mirror.h"
+#include "core/base/quote.h"
 #include "nibble/error.h"
 
 namespace nibble::cpu {
@@ -50,6 +51,21 @@ void show(const Observer& observer, const BoundOp& op, const Step& step) {
   observer(*op.op, rows, t.cols, values);
 }
 
+// What only a card has is refused: whoever asks for it expects something else to run.
+const BackendOptions& for_a_cpu(const BackendOptions& options) {
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorCode::invalid_argument, "[cpu] " + what);
+  };
+  if (options.index != 0) {
+    refuse("number: expected none (only CUDA cards are counted), found " + std::to_string(options.index));
+  }
+  if (!options.graphs) refuse("graphs: expected not to be set (only CUDA cards have them), found \"off\"");
+  if (!options.arch_path.empty()) {
+    refuse("arch-path: expected none (only CUDA cards have one), found " + in_quotes(options.arch_path));
+  }
+  return options;
+}
+
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -59,13 +75,9 @@ std::int64_t now_ns() {
 }  // namespace
 
 CpuBackend::CpuBackend(const BackendOptions& options)
-    : profile_(profile_from_name(options.mirror)),
+    : profile_(profile_from_name(for_a_cpu(options).mirror)),
       isa_(isa_from_name(options.kernels)),
       parallel_(options.threads) {
-  if (!options.arch_path.empty()) {
-    throw Error(ErrorCode::unsupported, "[cpu] arch-path: only a CUDA card has one, found \"" +
-                                            options.arch_path + "\"");
-  }
   const MachineMemory memory = machine_memory();
   device_.backend = "cpu";
   device_.name = processor_name();

@@ -18,9 +18,9 @@ struct Loaded;
 
 class CpuBackend final : public Backend {
  public:
-  // Throws Error(unsupported) for kernels that this processor has not and for a profile that has no
-  // mirror, Error(invalid_argument | out_of_memory) for a number of threads that is out of range or
-  // that the system does not allow.
+  // Throws Error(no_device) for kernels that this processor has not and for a profile that has no
+  // mirror, Error(invalid_argument) for options that only a card has, Error(invalid_argument |
+  // out_of_memory) for a number of threads that is out of range or that the system does not allow.
   explicit CpuBackend(const BackendOptions& options);
   ~CpuBackend() override;
 

@@ -1,6 +1,7 @@
 #include "backends/cpu/isa.h"
 
 #include "backends/cpu/cpu_info.h"
+#include "core/base/quote.h"
 #include "nibble/error.h"
 
 namespace nibble::cpu {
@@ -33,8 +34,8 @@ Isa isa_from_name(const std::string& name) {
     if (name == isa_name(isa)) return isa;
     known += (known.empty() ? "" : ", ") + std::string(isa_name(isa));
   }
-  throw Error(ErrorCode::unsupported, "[cpu] kernels: expected one of " + known +
-                                          " on this processor, found \"" + name + "\"");
+  throw Error(ErrorCode::no_device, "[cpu] kernels: expected one of " + known +
+                                          " on this processor, found " + in_quotes(name));
 }
 
 }  // namespace nibble::cpu

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/base/quote.h"
 #include "core/numerics/row_scale.h"
 #include "core/program/planner.h"
 #include "nibble/error.h"
@@ -23,10 +24,10 @@ Profile profile_from_name(const std::string& name) {
   if (name == "sm70") return Profile::sm70;
   if (name == "sm90") return Profile::sm90;
   if (name == "sm120") return Profile::sm120;
-  throw Error(ErrorCode::unsupported,
+  throw Error(ErrorCode::no_device,
               "[cpu] mirror: expected one of the profiles that can be mirrored (sm70, sm90, sm120), "
-              "found \"" +
-                  name + "\"");
+              "found " +
+                  in_quotes(name));
 }
 
 Widened widen(Program& program, Profile profile) {

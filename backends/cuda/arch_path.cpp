@@ -1,5 +1,6 @@
 #include "backends/cuda/arch_path.h"
 
+#include "core/base/quote.h"
 #include "nibble/error.h"
 
 namespace nibble::cuda {
@@ -22,7 +23,7 @@ ArchPath arch_path_from(const std::string& name, int major, int minor) {
     if (name == arch_path_name(path)) return path;
   }
   throw Error(ErrorCode::invalid_argument,
-              "[cuda] arch-path: expected sm70, sm90 or sm120, found \"" + name + "\"");
+              "[cuda] arch-path: expected sm70, sm90 or sm120, found " + in_quotes(name));
 }
 
 }  // namespace nibble::cuda

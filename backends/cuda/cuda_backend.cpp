@@ -4,12 +4,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "backends/cuda/device_info.h"
 #include "backends/cuda/loaded.h"
 #include "backends/cuda/ops/sequence.h"
 #include "backends/cuda/stream.h"
 #include "backends/cuda/trace.h"
+#include "core/base/quote.h"
 #include "core/numerics/codecs.h"
 
 namespace nibble::cuda {
@@ -107,9 +109,13 @@ class TracedRun {
 
 CudaBackend::CudaBackend(const BackendOptions& options)
     : index_(options.index), graphs_(options.graphs) {
-  if (!options.mirror.empty()) {
-    throw Error(ErrorCode::unsupported,
-                "[cuda] mirror: only the CPU mirrors a profile, found \"" + options.mirror + "\"");
+  const std::pair<const char*, const std::string&> of_the_cpu[] = {{"mirror", options.mirror},
+                                                                  {"kernels", options.kernels}};
+  for (const auto& [name, value] : of_the_cpu) {
+    if (value.empty()) continue;
+    throw Error(ErrorCode::invalid_argument, std::string("[cuda] ") + name +
+                                                 ": expected none (only the CPU has them), found " +
+                                                 in_quotes(value));
   }
   const CardInfo card = use_card(index_);
   multiprocessors_ = card.multiprocessors;

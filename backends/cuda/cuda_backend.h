@@ -17,8 +17,8 @@ class Tracer;
 
 class CudaBackend final : public Backend {
  public:
-  // Throws Error(not_found) for a card that is not there, Error(unsupported) for one that this
-  // build has no code for, Error(invalid_argument) for a path that there is not.
+  // Throws Error(no_device) for a card that is not there or that this build has no code for,
+  // Error(invalid_argument) for a path that there is not and for options that only the CPU has.
   explicit CudaBackend(const BackendOptions& options);
   ~CudaBackend() override;
 

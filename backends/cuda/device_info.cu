@@ -34,7 +34,7 @@ CardInfo use_card(int index) {
   int count = 0;
   check(cudaGetDeviceCount(&count), "counting cards");
   if (index < 0 || index >= count) {
-    throw Error(ErrorCode::not_found, "[cuda] card " + std::to_string(index) + ": expected 0 to " +
+    throw Error(ErrorCode::no_device, "[cuda] card " + std::to_string(index) + ": expected 0 to " +
                                           std::to_string(count - 1) + ", there are " +
                                           std::to_string(count));
   }
@@ -45,7 +45,7 @@ CardInfo use_card(int index) {
   const cudaError_t status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(probe));
   if (status != cudaSuccess) {
     cudaGetLastError();
-    throw Error(ErrorCode::unsupported,
+    throw Error(ErrorCode::no_device,
                 std::string("[cuda] ") + properties.name + " has compute capability " +
                     std::to_string(properties.major) + "." + std::to_string(properties.minor) +
                     ", for which this build holds no code: " + cudaGetErrorString(status));

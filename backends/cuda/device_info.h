@@ -16,8 +16,8 @@ struct CardInfo {
 // card.
 std::string refusal();
 
-// Makes card `index` the calling thread's. Throws Error(not_found) for a number that is not there
-// and Error(unsupported) for a card for which this build holds no code.
+// Makes card `index` the calling thread's. Throws Error(no_device) for a number that is not there
+// and for a card for which this build holds no code.
 CardInfo use_card(int index);
 
 // "sm_90", "sm_90 by emulation": what runs on a card of this compute capability, and how.

@@ -166,10 +166,15 @@ struct Tracer::Api {
       throw Error(ErrorCode::unsupported, std::string("[cuda] CUPTI has no ") + name);
   }
   static void check(CUptiResult r, const char* what) {
-    if (r != CUPTI_SUCCESS) {
-      throw Error(ErrorCode::unsupported, std::string("[cuda] trace: ") + what + ": CUPTI error " +
-                                              std::to_string(static_cast<int>(r)));
-    }
+    if (r == CUPTI_SUCCESS) return;
+    // What the driver, its owner or another profiler does not grant is absent; the rest went wrong.
+    const bool absent = r == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES || r == CUPTI_ERROR_NOT_SUPPORTED ||
+                        r == CUPTI_ERROR_NOT_COMPATIBLE ||
+                        r == CUPTI_ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED ||
+                        r == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
+    throw Error(absent ? ErrorCode::unsupported : ErrorCode::internal,
+                std::string("[cuda] trace: ") + what + ": CUPTI error " +
+                    std::to_string(static_cast<int>(r)));
   }
 };
 

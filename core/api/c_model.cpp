@@ -1,6 +1,7 @@
 // c_model.cpp: the C ABI of models and text.
 #include "core/api/c_support.h"
 #include "core/base/json.h"
+#include "core/base/quote.h"
 
 namespace nibble::c_api {
 namespace {
@@ -31,7 +32,7 @@ std::vector<ChatMessage> read_messages(const char* text) {
     for (const auto& [key, value] : item.as_object()) {
       if (key != "role" && key != "content") {
         refuse(ErrorCode::unsupported,
-               where + "only \"role\" and \"content\" are taken, found \"" + key + "\"");
+               where + "only \"role\" and \"content\" are taken, found " + in_quotes(key));
       }
     }
     messages.push_back({item.find("role")->as_string(), item.find("content")->as_string()});

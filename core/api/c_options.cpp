@@ -1,5 +1,6 @@
 // c_options.cpp: option structs that begin with their size, there and back.
 #include "core/api/c_support.h"
+#include "core/base/quote.h"
 
 namespace nibble::c_api {
 namespace {
@@ -103,8 +104,24 @@ nibble_sampling read(const nibble_sampling* given, const char* who) {
 Device device_of(const nibble_load_options& o) {
   Device device = Device::best();
   if (o.backend) device = Device::parse(o.backend);
-  if (o.kernels) device.kernels = o.kernels;
-  if (o.threads != 0) device.threads = o.threads;
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorCode::invalid_argument, "[load options] " + what);
+  };
+  if (o.kernels) {
+    const std::string kernels = o.kernels;
+    if (kernels.empty()) refuse("kernels: expected a name, or NULL for the best there are, found \"\"");
+    if (!device.kernels.empty() && device.kernels != kernels) {
+      refuse("kernels: expected what backend says, " + in_quotes(device.kernels) + ", found " + in_quotes(kernels));
+    }
+    device.kernels = kernels;
+  }
+  if (o.threads != 0) {
+    if (device.threads != 0 && device.threads != o.threads) {
+      refuse("threads: expected what backend says, " + std::to_string(device.threads) + ", found " +
+             std::to_string(o.threads));
+    }
+    device.threads = o.threads;
+  }
   return device;
 }
 

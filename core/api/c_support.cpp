@@ -14,6 +14,7 @@ static_assert(static_cast<int>(ErrorCode::out_of_memory) + 1 == NIBBLE_OUT_OF_ME
 static_assert(static_cast<int>(ErrorCode::context_full) + 1 == NIBBLE_CONTEXT_FULL);
 static_assert(static_cast<int>(ErrorCode::cancelled) + 1 == NIBBLE_CANCELLED);
 static_assert(static_cast<int>(ErrorCode::internal) + 1 == NIBBLE_INTERNAL);
+static_assert(static_cast<int>(ErrorCode::no_device) + 1 == NIBBLE_NO_DEVICE);
 static_assert(static_cast<int>(StopReason::none) == NIBBLE_STOP_NONE);
 static_assert(static_cast<int>(StopReason::stop_token) == NIBBLE_STOP_TOKEN);
 static_assert(static_cast<int>(StopReason::stop_text) == NIBBLE_STOP_TEXT);
@@ -92,6 +93,8 @@ const char* nibble_status_name(nibble_status s) {
       return "cancelled";
     case NIBBLE_INTERNAL:
       return "internal";
+    case NIBBLE_NO_DEVICE:
+      return "no_device";
     case NIBBLE_BUFFER_TOO_SMALL:
       return "buffer_too_small";
     case NIBBLE_END:

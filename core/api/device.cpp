@@ -2,6 +2,7 @@
 #include <string>
 
 #include "core/api/registries.h"
+#include "core/base/quote.h"
 #include "nibble/error.h"
 #include "nibble/options.h"
 
@@ -14,7 +15,7 @@ constexpr const char* kForm =
 
 [[noreturn]] void refuse(std::string_view text, const std::string& found) {
   throw Error(ErrorCode::invalid_argument,
-              "[device] " + std::string(kForm) + ", found " + found + " in \"" + std::string(text) + "\"");
+              "[device] " + std::string(kForm) + ", found " + found + " in " + in_quotes(text));
 }
 
 bool whole(std::string_view text, int& value) {
@@ -58,9 +59,9 @@ Device Device::parse(std::string_view text) {
     const std::string_view key = item.substr(0, equals);
     const std::string_view value =
         equals == std::string_view::npos ? std::string_view() : item.substr(equals + 1);
-    const auto found = [&] { return item.empty() ? "nothing" : "\"" + std::string(item) + "\""; };
+    const auto found = [&] { return item.empty() ? std::string("nothing") : in_quotes(item); };
     const std::string mark = (equals == std::string_view::npos ? std::string("number") : std::string(key)) + ",";
-    if (seen.find("," + mark) != std::string::npos) refuse(text, found() + std::string(" a second time"));
+    if (seen.find("," + mark) != std::string::npos) refuse(text, found() + " a second time");
     seen += mark;
     if (equals == std::string_view::npos) {
       if (!whole(item, d.index)) refuse(text, found());

@@ -7,6 +7,7 @@
 
 #include "core/api/registries.h"
 #include "core/base/files.h"
+#include "core/base/quote.h"
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/json_file.h"
 #include "core/checkpoint/quant_config.h"
@@ -25,8 +26,8 @@ const ModelEntry& entry_for(const JsonView& config) {
     if (type == e.model_type) return e;
     known += std::string(known.empty() ? "" : ", ") + e.model_type;
   }
-  throw Error(ErrorCode::unsupported, config.path() + ": model_type: no model here is called \"" + type +
-                                          "\"; known are " + known);
+  throw Error(ErrorCode::unsupported, config.path() + ": model_type: no model here is called " +
+                                          in_quotes(type) + "; known are " + known);
 }
 
 std::unique_ptr<Backend> make_backend(const Device& on) {
@@ -35,11 +36,11 @@ std::unique_ptr<Backend> make_backend(const Device& on) {
     known += std::string(known.empty() ? "" : ", ") + e.name;
     if (on.backend != e.name) continue;
     const std::string refusal = e.refusal();
-    if (!refusal.empty()) throw Error(ErrorCode::unsupported, "[" + on.backend + "] " + refusal);
+    if (!refusal.empty()) throw Error(ErrorCode::no_device, "[" + on.backend + "] " + refusal);
     return e.make({on.threads, on.kernels, on.mirror, on.index, on.graphs, on.arch_path});
   }
-  throw Error(ErrorCode::not_found,
-              "[device] no backend is called \"" + on.backend + "\"; this build has " + known);
+  throw Error(ErrorCode::no_device,
+              "[device] no backend is called " + in_quotes(on.backend) + "; this build has " + known);
 }
 
 void check(const LoadOptions& how) {
@@ -164,6 +165,7 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
   const Weights weights = Weights::root(d.source, quant);
   d.decoder = entry.make(config, weights);
   d.info.notes = weights.finish();
+  d.vectors = weights.vectors();
 
   const DecoderInfo model = d.decoder->info();
   const std::int64_t kv_tokens = pages_for(how.kv_tokens) * kPageTokens;

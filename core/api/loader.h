@@ -16,6 +16,7 @@ namespace nibble {
 struct Draft {
   std::unique_ptr<Decoder> decoder;  // owns what the spec's weights refer to by address
   std::shared_ptr<const TensorSource> source;
+  std::vector<const TensorInfo*> vectors;  // of the source: what is no matrix, as the file has it
   std::unique_ptr<Backend> backend;
   ModelSpec spec;
   EngineConfig engine;

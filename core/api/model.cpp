@@ -1,10 +1,12 @@
 #include "nibble/model.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "core/api/loader.h"
 #include "core/api/registries.h"
 #include "core/base/files.h"
+#include "core/base/quote.h"
 #include "core/checkpoint/synthetic.h"
 #include "core/text/utf8_repair.h"
 #include "nibble/error.h"
@@ -20,6 +22,15 @@ void check_vocabulary(const Model::Impl& model, const Draft& draft) {
                                          ", the model's vocabulary has " +
                                          std::to_string(draft.engine.vocab) + " entries");
   }
+}
+
+// Named as matrices are: by their scope.
+TensorRow vector_row(const TensorInfo& t) {
+  constexpr std::string_view kLeaf = ".weight";
+  std::string name = t.name, format = dtype_name(t.dtype);
+  if (name.ends_with(kLeaf)) name.resize(name.size() - kLeaf.size());
+  for (char& c : format) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return {std::move(name), std::move(format), "", t.shape, t.bytes.size(), false};
 }
 
 }  // namespace
@@ -43,9 +54,10 @@ ModelInfo Model::inspect(const std::filesystem::path& dir, std::vector<TensorRow
   add_text_side(draft, model);
   if (tensors != nullptr) {
     for (const Weight& w : draft.spec.weights) {
-      tensors->push_back({w.name, weight_format_name(w.format),
-                          activation_format_name(w.activation.kind), w.rows, w.cols, w.bytes()});
+      tensors->push_back({w.name, weight_format_name(w.format), activation_format_name(w.activation.kind),
+                          {w.rows, w.cols}, w.bytes(), true});
     }
+    for (const TensorInfo* t : draft.vectors) tensors->push_back(vector_row(*t));
   }
   return draft.info;
 }
@@ -58,7 +70,7 @@ Model Model::synthetic(const SyntheticOptions& what, const Device& on, const Loa
     std::string known;
     for (const ModelPreset& p : presets) known += std::string(known.empty() ? "" : ", ") + p.name;
     throw Error(ErrorCode::not_found,
-                "[synthetic] no shape is called \"" + what.shape + "\"; known are " + known);
+                "[synthetic] no shape is called " + in_quotes(what.shape) + "; known are " + known);
   }
   Json config = Json::parse(preset->config, preset->name);
   if (what.layers != 0) {
@@ -127,8 +139,8 @@ std::string Model::render_chat(std::span<const ChatMessage> messages, const Chat
     for (const auto& [key, value] : extra.as_object()) {
       if (key == "messages" || key == "add_generation_prompt") {
         throw Error(ErrorCode::invalid_argument,
-                    "[chat] extra_json: expected further values, found \"" + key +
-                        "\", which is given beside it");
+                    "[chat] extra_json: expected further values, found " + in_quotes(key) +
+                        ", which is given beside it");
       }
       input.set(key, value);
     }

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 
+#include "core/base/quote.h"
 #include "core/checkpoint/safetensors.h"
 #include "nibble/error.h"
 
@@ -171,8 +172,8 @@ SyntheticPolicy synthetic_policy(std::string_view mix) {
   if (mix == "bf16") return {SyntheticFormat::bf16, {}};
   if (mix == "f32") return {SyntheticFormat::f32, {}};
   throw Error(ErrorCode::invalid_argument,
-              "[synthetic] mix: expected nvfp4, mlp-nvfp4-rest-fp8, bf16 or f32, found \"" +
-                  std::string(mix) + "\"");
+              "[synthetic] mix: expected nvfp4, mlp-nvfp4-rest-fp8, bf16 or f32, found " +
+                  in_quotes(mix));
 }
 
 SyntheticSource::SyntheticSource(std::uint64_t seed, SyntheticPolicy policy)

@@ -97,7 +97,14 @@ std::vector<float> Weights::tensor(const std::vector<std::int64_t>& shape) const
   if (const std::string bad = first_not_finite(values, t->shape); !bad.empty()) {
     wrong(*t, "finite values", bad);
   }
+  const std::lock_guard lock(shared_->mutex);
+  shared_->vectors.push_back(t);
   return values;
+}
+
+std::vector<const TensorInfo*> Weights::vectors() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->vectors;
 }
 
 void Weights::expect(const TensorInfo& t, std::initializer_list<DType> dtypes,

@@ -46,6 +46,9 @@ class Weights {
   std::vector<float> vector(std::int64_t n) const { return tensor({n}); }
   std::vector<float> tensor(const std::vector<std::int64_t>& shape) const;
 
+  // What vector() and tensor() read from files so far, in that order; they live with the source.
+  std::vector<const TensorInfo*> vectors() const;
+
   BindReport report() const;
   // Throws Error(bad_file) naming a few tensors that nobody asked for; returns BindReport::skipped.
   std::vector<std::string> finish() const;

@@ -20,6 +20,7 @@ struct Weights::Shared {
 
   mutable std::mutex mutex;
   std::map<std::string, Bound, std::less<>> bound;
+  std::vector<const TensorInfo*> vectors;
 
   std::string resolve(const std::string& logical) const;
 };

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/text/quote.h"
+#include "core/base/quote.h"
 #include "core/text/unicode.h"
 #include "nibble/error.h"
 

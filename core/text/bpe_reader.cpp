@@ -1,7 +1,7 @@
 // bpe_reader.cpp: the "model" object of tokenizer.json.
+#include "core/base/quote.h"
 #include "core/text/bpe.h"
 #include "core/text/byte_level.h"
-#include "core/text/quote.h"
 #include "nibble/error.h"
 
 namespace nibble {

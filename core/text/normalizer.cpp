@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/text/quote.h"
+#include "core/base/quote.h"
 #include "core/text/unicode.h"
 #include "nibble/error.h"
 

@@ -1,6 +1,6 @@
 #include "core/text/post_processor.h"
 
-#include "core/text/quote.h"
+#include "core/base/quote.h"
 #include "nibble/error.h"
 
 namespace nibble {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "core/text/quote.h"
+#include "core/base/quote.h"
 #include "core/text/regex_syntax.h"
 #include "core/text/unicode.h"
 #include "nibble/error.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/text/quote.h"
+#include "core/base/quote.h"
 #include "nibble/error.h"
 
 namespace nibble {

@@ -3,7 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "core/text/quote.h"
+#include "core/base/quote.h"
 #include "core/text/regex.h"
 #include "core/text/unicode.h"
 #include "nibble/error.h"

@@ -1,7 +1,7 @@
 // tokenizer_reader.cpp: tokenizer.json as a whole. Each stage reads its own part.
 #include "core/base/mapped_file.h"
+#include "core/base/quote.h"
 #include "core/text/byte_level.h"
-#include "core/text/quote.h"
 #include "core/text/tokenizer_impl.h"
 #include "nibble/error.h"
 

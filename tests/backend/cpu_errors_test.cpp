@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <limits>
+#include <tuple>
 
 #include "backends/cpu/cpu_backend.h"
 #include "nibble/error.h"
@@ -208,10 +209,27 @@ TEST_F(CpuErrors, SlotsAndSnapshots) {
             ErrorCode::invalid_argument);
 }
 
+// Ignored, they would let a caller believe that a card runs.
+TEST(CpuPrepareErrors, WhatOnlyACardHas) {
+  BackendOptions second, plain, path;
+  second.index = 1;
+  plain.graphs = false;
+  path.arch_path = "sm90";
+  for (const auto& [options, expected, found] :
+       {std::tuple{second, "number: expected none", "found 1"},
+        {plain, "graphs: expected not to be set", "found \"off\""},
+        {path, "arch-path: expected none", "found \"sm90\""}}) {
+    const Complaint c = complaint([&] { CpuBackend{options}; });
+    EXPECT_EQ(c.code, ErrorCode::invalid_argument);
+    EXPECT_NE(c.text.find(expected), std::string::npos) << c.text;
+    EXPECT_NE(c.text.find(found), std::string::npos) << c.text;
+  }
+}
+
 TEST(CpuPrepareErrors, OptionsAndSizes) {
   EXPECT_EQ(complaint([] { CpuBackend({-1, ""}); }).code, ErrorCode::invalid_argument);
   const Complaint c = complaint([] { CpuBackend({1, "sse9"}); });
-  EXPECT_EQ(c.code, ErrorCode::unsupported);
+  EXPECT_EQ(c.code, ErrorCode::no_device);
   EXPECT_NE(c.text.find("portable"), std::string::npos) << c.text;
   const ToySizes sizes;
   for (const StateSizes bad : {StateSizes{0, 1, 1, 300}, StateSizes{1, -1, 1, 300},

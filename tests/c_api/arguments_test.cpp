@@ -102,6 +102,7 @@ TEST(CArguments, EveryStatusHasAName) {
            {NIBBLE_CONTEXT_FULL, "context_full"},
            {NIBBLE_CANCELLED, "cancelled"},
            {NIBBLE_INTERNAL, "internal"},
+           {NIBBLE_NO_DEVICE, "no_device"},
            {NIBBLE_BUFFER_TOO_SMALL, "buffer_too_small"},
            {NIBBLE_END, "end"}}) {
     EXPECT_STREQ(nibble_status_name(status), name);

@@ -94,8 +94,43 @@ TEST(COptions, ValuesOutOfRangeAreRefused) {
   EXPECT_EQ(with([](auto& o) { o.reserved = 1; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.kv_tokens = -1; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.max_sequences = 0; }), NIBBLE_INVALID_ARGUMENT);
-  EXPECT_EQ(with([](auto& o) { o.backend = "abacus"; }), NIBBLE_NOT_FOUND);
-  EXPECT_EQ(with([](auto& o) { o.kernels = "abacus"; }), NIBBLE_UNSUPPORTED);
+  EXPECT_EQ(with([](auto& o) { o.backend = "abacus"; }), NIBBLE_NO_DEVICE);
+  EXPECT_EQ(with([](auto& o) {
+              o.backend = "cpu";
+              o.kernels = "abacus";
+            }),
+            NIBBLE_NO_DEVICE);
+}
+
+// NULL asks for the best there is; an empty text is a variable that was never set.
+TEST(COptions, EmptyTextsAreRefused) {
+  nibble_load_options o;
+  nibble_load_options_init(&o, sizeof o);
+  o.kernels = "";
+  EXPECT_EQ(load_status(&o), NIBBLE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(nibble_last_error()).find("kernels: expected a name, or NULL"), std::string::npos)
+      << nibble_last_error();
+  nibble_load_options_init(&o, sizeof o);
+  o.backend = "";
+  EXPECT_EQ(load_status(&o), NIBBLE_INVALID_ARGUMENT);
+}
+
+TEST(COptions, BackendAndItsOwnFieldsAgree) {
+  nibble_load_options o;
+  nibble_load_options_init(&o, sizeof o);
+  o.kv_tokens = 128;
+  o.backend = "cpu:threads=1,kernels=portable";
+  o.threads = 2;
+  EXPECT_EQ(load_status(&o), NIBBLE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(nibble_last_error()).find("expected what backend says, 1, found 2"), std::string::npos)
+      << nibble_last_error();
+  o.threads = 1;
+  o.kernels = "avx2";
+  EXPECT_EQ(load_status(&o), NIBBLE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(nibble_last_error()).find("\"portable\", found \"avx2\""), std::string::npos)
+      << nibble_last_error();
+  o.kernels = "portable";
+  EXPECT_EQ(load_status(&o), NIBBLE_OK) << nibble_last_error();
 }
 
 TEST(COptions, SizesAndSamplingOutOfRangeAreRefused) {

@@ -156,6 +156,7 @@ TEST_F(CudaModel, ATraceNamesOpsAndCopies) {
   try {
     model.start_trace();
   } catch (const Error& e) {
+    if (e.code() != ErrorCode::unsupported) throw;  // only CUPTI itself may be absent
     GTEST_SKIP() << e.what();
   }
   read_all(session.generate(some_tokens(64, 3), answer_of(8)));
@@ -176,7 +177,7 @@ TEST_F(CudaModel, ATraceNamesOpsAndCopies) {
   EXPECT_LE(trace.busy_share(), 1.0);
 }
 
-// These two hold with and without a card.
+// Holds with and without a card.
 TEST(CudaRefusals, ACardThatIsNotThere) {
   LoadOptions how;
   how.kv_tokens = 64;
@@ -188,10 +189,10 @@ TEST(CudaRefusals, ACardThatIsNotThere) {
   } catch (const Error& e) {
     const std::string text = e.what();
     if (no_card().empty()) {
-      EXPECT_EQ(e.code(), ErrorCode::not_found) << text;
+      EXPECT_EQ(e.code(), ErrorCode::no_device) << text;
       EXPECT_NE(text.find("card 99: expected 0 to"), std::string::npos) << text;
     } else {
-      EXPECT_EQ(e.code(), ErrorCode::unsupported) << text;
+      EXPECT_EQ(e.code(), ErrorCode::no_device) << text;
       EXPECT_NE(text.find("driver"), std::string::npos) << text;
     }
   }

@@ -224,6 +224,7 @@ TEST_P(Sequence, EmptySectionsAndStepsWriteNothing) {
     untouched(keys.download());
     untouched(values.download());
     untouched(g.download());
+    untouched(beta.download());
     w.expect_state(0, 0, "after nothing");
   });
 }

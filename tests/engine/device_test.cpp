@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "nibble/error.h"
+#include "nibble/model.h"
 #include "nibble/options.h"
 
 namespace nibble {
@@ -67,6 +68,26 @@ TEST(Device, AnErrorNamesWhatItFound) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("found \"colour=blue\" in"), std::string::npos) << e.what();
+  }
+}
+
+TEST(Device, AnErrorShortensWhatItWasGiven) {
+  const std::string word(100'000, 'w');
+  for (const std::string& text : {word + ":", word + ":" + word, "cpu:" + word, "cpu:threads=" + word}) {
+    try {
+      Device::parse(text);
+      FAIL();
+    } catch (const Error& e) {
+      EXPECT_LT(std::string(e.what()).size(), 500u);
+    }
+  }
+  try {  // a name may be anything until a backend is looked for
+    Model::synthetic({"tiny"}, Device::parse(word));
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::no_device);
+    EXPECT_LT(std::string(e.what()).size(), 500u);
+    EXPECT_NE(std::string(e.what()).find("no backend is called \"www"), std::string::npos) << e.what();
   }
 }
 

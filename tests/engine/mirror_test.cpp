@@ -234,7 +234,7 @@ std::string complaint(const Device& on) {
   try {
     load(options(), on);
   } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::unsupported);
+    EXPECT_EQ(e.code(), ErrorCode::no_device);
     return e.what();
   }
   return "";

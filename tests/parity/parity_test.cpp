@@ -1,6 +1,7 @@
 // Equal devices are equal, and a planted fault is found where it was planted.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <memory>
@@ -186,6 +187,29 @@ TEST(Parity, Float64) {
     EXPECT_TRUE(r.within());
     EXPECT_EQ(r.work.logits, 73 * 4096);
   }
+}
+
+// A bound far above what is seen would let a fault through: the mirrors' errors lie close below theirs.
+TEST(Parity, Float64OfTheMirrors) {
+  for (const Float64Bound& b : float64_bounds()) {
+    EXPECT_LT(b.seen, b.bound);
+    if (b.profile == "f32") continue;
+    double largest = 0;
+    for (const Activations activations : {Activations::a16, Activations::declared}) {
+      ParityOptions how = options();
+      how.activations = activations;
+      const Device mirror = Device::parse("cpu:mirror=" + std::string(b.profile));
+      const Float64Report r = compare_with_float64(model(), mirror, how);
+      EXPECT_EQ(r.bound, b.bound);
+      for (const auto& k : r.kinds) {
+        EXPECT_LE(k.largest, b.seen) << b.profile << ": " << k.kind << " at " << k.op;
+        largest = std::max(largest, k.largest);
+      }
+      EXPECT_TRUE(r.within()) << b.profile;
+    }
+    EXPECT_GT(largest, b.bound / 5) << b.profile;
+  }
+  EXPECT_THROW(float64_bound("sm80"), Error);
 }
 
 TEST(Parity, Float64SeesAFault) {

@@ -99,10 +99,42 @@ TEST(CommandLine, WrongOnesSayWhatWasExpectedAndFound) {
       {{"perplexity", model, "--step-tokens", "64"},
        "--step-tokens: expected a whole number from 128",
        "found \"64\""},
-      {{"generate", model, "-p", "a", "--threads", "100000"},
+      {{"generate", model, "-p", "a", "--device", "cpu", "--threads", "100000"},
        "threads: expected 0 (all) to",
        "found 100000"},
-      {{"generate", model, "-p", "a", "--kernels", "abacus"}, "kernels: expected one of", "abacus"},
+      {{"generate", model, "-p", "a", "--device", "cpu", "--kernels", "abacus"},
+       "kernels: expected one of",
+       "abacus"},
+      {{"generate", model, "-p", "a", "--device", "abacus"}, "no backend is called", "\"abacus\""},
+      {{"generate", model, "-p", "a", "--device", "cpu:colour=red"},
+       "expected a backend",
+       "found \"colour=red\""},
+      {{"chat", model, "--device", "cpu:1"}, "number: expected none", "found 1"},
+      {{"perplexity", model, "-p", "a b", "--device", "cpu:graphs=off"},
+       "graphs: expected not to be set",
+       "found \"off\""},
+      {{"inspect", model, "--device", "cpu", "--arch-path", "sm90"},
+       "arch-path: expected none",
+       "found \"sm90\""},
+      {{"bench", model, "--device", "cpu:mirror=sm80"}, "mirror: expected one of", "found \"sm80\""},
+      {{"parity", model, "--a", "cpu", "--b", "cpu:arch-path=sm90"},
+       "arch-path: expected none",
+       "found \"sm90\""},
+      {{"parity", model, "--a", "abacus", "--b", "cpu"}, "no backend is called", "\"abacus\""},
+      {{"parity", model, "--a", "cpu:1x", "--digest"}, "expected a backend", "found \"1x\""},
+      {{"generate", model, "-p", "a", "--device", "cpu:threads=2", "--threads", "1"},
+       "--threads: expected 2, which --device \"cpu:threads=2\" names",
+       "found 1"},
+      {{"generate", model, "-p", "a", "--device", "cpu:threads=2", "--threads", "0"},
+       "--threads: expected 2",
+       "found 0"},
+      {{"inspect", model, "--device", "cpu:kernels=portable", "--kernels", "avx2"},
+       "--kernels: expected portable",
+       "found avx2"},
+      {{"inspect", model, "--device", "cuda:arch-path=sm70", "--arch-path", "sm90"},
+       "--arch-path: expected sm70",
+       "found sm90"},
+      {{"inspect", model, "--arch-path", ""}, "--arch-path: expected a value", "\"\""},
       {{"generate", model, "-p", "a", "--kernels", ""}, "--kernels: expected a value", "\"\""},
       {{"generate", model, "-f", ""}, "--file: expected a value that is not empty", "\"\""},
       {{"generate", model, "--prompt=", "--json"}, "expected a prompt", "found an empty text"},
@@ -164,6 +196,37 @@ TEST(CommandLine, WrongOnesSayWhatWasExpectedAndFound) {
   }
 }
 
+TEST(CommandLine, WhatIsSaidTwiceAlikeIsTaken) {
+  const ToolRun run = run_tool({"inspect", model_path(), "--device", "cpu:threads=2,kernels=portable", "--threads",
+                                "2", "--kernels", "portable", "--json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Json info = parse_json(run.out);
+  EXPECT_EQ(info.find("threads")->as_int(), 2);
+  EXPECT_EQ(info.find("kernels")->as_string(), "portable");
+}
+
+TEST(CommandLine, LongArgumentsAreShortened) {
+  const std::string word(100'000, 'w'), model = model_path();
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+           {word},
+           {"generate", model, "--" + word},
+           {"generate", model, "--quiet=" + word},
+           {"generate", model, "--top-k", word},
+           {"generate", model, "-p", "a", "--device", word},
+           {"generate", model, "-p", "a", "--device", "cpu:" + word},
+           {"generate", model, "-p", "a", "--device", "cpu:kernels=" + word},
+           {"generate", model, "-p", "a", "--device", "cpu:mirror=" + word},
+           {"generate", model, "-p", "a", "--device", "cpu", "--arch-path", word},
+           {"generate", model, "-p", "a", "--device", "cpu:kernels=portable", "--kernels", word},
+           {"parity", model, "--a", word, "--b", "cpu"},
+           {"bench", "--synthetic", word},
+           {"bench", model, "-p", word}}) {
+    const ToolRun run = run_tool(args);
+    EXPECT_EQ(run.code, 2) << args[0].substr(0, 99) << "\n" << run.err.substr(0, 999);
+    EXPECT_LT(run.err.size(), 800u) << run.err.substr(0, 999);
+  }
+}
+
 TEST(CommandLine, OptionMayComeTwiceTheLastOneCounts) {
   const ToolRun run =
       run_tool({"generate", model_path(), "-p", "The", "-n", "1", "-n", "2", "--json"});
@@ -189,6 +252,15 @@ TEST(CommandLine, AModelBehindALinkToItself) {
   EXPECT_EQ(run.code, 3) << run.err;
   EXPECT_TRUE(one_line(run.err)) << run.err;
   EXPECT_NE(run.err.find("config.json cannot be reached"), std::string::npos) << run.err;
+}
+
+TEST(CommandLine, AModelWhoseConfigIsAFolder) {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder.path() / "config.json");
+  const ToolRun run = run_tool({"inspect", folder.path().string()});
+  EXPECT_EQ(run.code, 3) << run.err;
+  EXPECT_TRUE(one_line(run.err)) << run.err;
+  EXPECT_NE(run.err.find("config.json: expected a regular file"), std::string::npos) << run.err;
 }
 
 TEST(CommandLine, ModelsThatAreNone) {

@@ -58,7 +58,6 @@ TEST(Units, Numbers) {
 
 TEST(Units, LinesAreSafeOnATerminal) {
   EXPECT_EQ(one_line("a\nb\x1B[31mc\x7F"), "a b\\x1B[31mc\\x7F");
-  EXPECT_EQ(in_quotes("a\"b\n"), "\"a\\\"b\\n\"");
 }
 
 }  // namespace

@@ -58,29 +58,18 @@ NIBBLE_HD float fused_dot64_fp4(const std::uint32_t* a, const std::uint32_t* b, 
 
 #if defined(__CUDACC__)
 
-// As emulated_m16n8k16: a lane gathers the rows and columns of its four results. `selectors`: ThreadA + 4 ThreadB.
+// As emulated_m16n8k16. `selectors`: ThreadA + 4 ThreadB.
 static __device__ __noinline__ float4 emulated_m16n8k64(uint4 a, uint2 b, float4 c,
                                                         std::uint32_t scale_a, std::uint32_t scale_b,
                                                         int selectors) {
   const int lane = static_cast<int>(threadIdx.x & 31u), g = lane >> 2, p = lane & 3;
-  std::uint32_t upper[8], lower[8], left[8], right[8];
-#pragma unroll
-  for (int q = 0; q < 4; ++q) {
-    upper[q] = __shfl_sync(~0u, a.x, 4 * g + q);
-    lower[q] = __shfl_sync(~0u, a.y, 4 * g + q);
-    upper[4 + q] = __shfl_sync(~0u, a.z, 4 * g + q);
-    lower[4 + q] = __shfl_sync(~0u, a.w, 4 * g + q);
-    left[q] = __shfl_sync(~0u, b.x, 8 * p + q);
-    left[4 + q] = __shfl_sync(~0u, b.y, 8 * p + q);
-    right[q] = __shfl_sync(~0u, b.x, 8 * p + 4 + q);
-    right[4 + q] = __shfl_sync(~0u, b.y, 8 * p + 4 + q);
-  }
+  const Gathered r = gathered_16x8(a, b);
   const int of_a = 4 * g + 2 * (selectors & 3), of_b = 8 * p + (selectors >> 2);
   const std::uint32_t up = __shfl_sync(~0u, scale_a, of_a), low = __shfl_sync(~0u, scale_a, of_a + 1);
   const std::uint32_t even = __shfl_sync(~0u, scale_b, of_b), odd = __shfl_sync(~0u, scale_b, of_b + 4);
   return make_float4(
-      fused_dot64_fp4(upper, left, up, even, c.x), fused_dot64_fp4(upper, right, up, odd, c.y),
-      fused_dot64_fp4(lower, left, low, even, c.z), fused_dot64_fp4(lower, right, low, odd, c.w));
+      fused_dot64_fp4(r.upper, r.left, up, even, c.x), fused_dot64_fp4(r.upper, r.right, up, odd, c.y),
+      fused_dot64_fp4(r.lower, r.left, low, even, c.z), fused_dot64_fp4(r.lower, r.right, low, odd, c.w));
 }
 
 template <MmaPath Path, int ThreadA = 0, int ThreadB = 0, int ByteA = 0, int ByteB = 0>

@@ -86,11 +86,13 @@ struct ModelInfo {
   NIBBLE_API std::string json() const;
 };
 
-// One linear layer (or embedding) of a checkpoint.
+// One linear layer (or embedding), or one vector (a norm's weight, convolution taps, ...) of a checkpoint.
 struct TensorRow {
-  std::string name, format, activations;
-  std::int64_t rows = 0, cols = 0;
-  std::uint64_t bytes = 0;
+  std::string name, format;
+  std::string activations;          // "none" where they are not quantised; empty for a vector
+  std::vector<std::int64_t> shape;  // a matrix: rows, columns
+  std::uint64_t bytes = 0;          // in the file; a matrix: with its scales
+  bool matrix = true;
 };
 
 struct SyntheticOptions {
@@ -104,13 +106,14 @@ struct SyntheticOptions {
 class NIBBLE_API Model {
  public:
   // `dir` holds config.json, safetensors, tokenizer.json, ... Nothing stays half loaded: it throws
-  // Error(not_found | bad_file | unsupported | out_of_memory | cancelled).
+  // Error(invalid_argument | not_found | bad_file | unsupported | out_of_memory | cancelled | no_device).
   static Model load(const std::filesystem::path& dir, const Device& on = Device::best(),
                     const LoadOptions& how = {});
   // Random weights in the shape of a real model, made in memory; no tokenizer.
   static Model synthetic(const SyntheticOptions& what, const Device& on = Device::best(),
                          const LoadOptions& how = {});
   // What load() would do, without moving weights: tensors by format, memory plan, refusals.
+  // `tensors`: the matrices, then the vectors.
   static ModelInfo inspect(const std::filesystem::path& dir, std::vector<TensorRow>* tensors = nullptr,
                            const Device& on = Device::best(), const LoadOptions& how = {});
   static std::vector<std::string> architectures();

@@ -29,13 +29,14 @@ extern "C" {
 typedef enum nibble_status {
   NIBBLE_OK = 0,
   NIBBLE_INVALID_ARGUMENT = 1, /* out of range, of the wrong kind, NULL where it must not be */
-  NIBBLE_NOT_FOUND = 2,        /* a file, tensor, model or backend that does not exist */
+  NIBBLE_NOT_FOUND = 2,        /* a file, tensor or model that does not exist */
   NIBBLE_BAD_FILE = 3,         /* a file (or JSON text) that breaks its format */
   NIBBLE_UNSUPPORTED = 4,      /* well formed, but nothing here can run it (yet) */
   NIBBLE_OUT_OF_MEMORY = 5,
   NIBBLE_CONTEXT_FULL = 6, /* longer than the context that was reserved */
   NIBBLE_CANCELLED = 7,    /* the progress callback said stop */
   NIBBLE_INTERNAL = 8,     /* a bug in nibble */
+  NIBBLE_NO_DEVICE = 9,    /* not on this machine or in this build: backend, card, kernels, mirror */
   NIBBLE_BUFFER_TOO_SMALL = 100,
   NIBBLE_END = 101 /* not an error: the stream has ended */
 } nibble_status;
@@ -74,8 +75,10 @@ typedef void (*nibble_message_fn)(void* user, const char* message);
 
 typedef struct nibble_load_options {
   size_t struct_size;
-  const char* backend; /* NULL: the best there is; else "cpu", "cuda:1", "cpu:mirror=sm90" */
-  const char* kernels; /* NULL: the best there are; else "avx512", "avx2", "neon", "portable" */
+  /* NULL: the best there is. An empty text is refused: it is most often a variable that nobody set. What
+   * kernels and threads say must not differ from what backend says ("cpu:threads=2"). */
+  const char* backend; /* "cpu", "cuda:1", "cpu:mirror=sm90" */
+  const char* kernels; /* "avx512", "avx2", "neon", "portable" */
   int32_t threads;     /* 0: all the machine's; at most 256 or twice its processors */
   int32_t activations; /* nibble_activations */
   int64_t kv_tokens;   /* positions of KV cache, shared by all sessions */

@@ -12,7 +12,8 @@
 
 namespace nibble {
 
-// Where a model runs.
+// Where a model runs. A load refuses what the backend has not, Error(invalid_argument), but for threads on
+// CUDA, which has none to limit.
 struct NIBBLE_API Device {
   std::string backend = "cpu";
   int threads = 0;      // CPU: 0 = all the machine's; limits.h says how many
