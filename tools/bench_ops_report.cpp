@@ -14,6 +14,35 @@ std::string shape_text(const LinearBenchRow& r) { return fmt::format("{}x{}", r.
 double tera(const LinearBenchRow& r) { return r.flops() / r.ours.median * 1e-12; }
 double giga_bytes(const LinearBenchRow& r) { return static_cast<double>(r.bytes) / r.ours.median * 1e-9; }
 
+Json::Object header(const LinearBench& b) {
+  return {{"nibble", version()},  {"op", "linear"},       {"device", b.device},       {"kernels", b.kernels},
+          {"profile", b.profile}, {"l2_bytes", b.l2_bytes}, {"complete", b.complete}, {"has_peer", b.has_peer},
+          {"peer", b.peer},       {"copy_bytes_per_second", b.copy_bytes_per_second},
+          {"peer_flops_per_second", b.peer_flops_per_second}};
+}
+
+// Of a row; null where there is no peer.
+Json::Object fields(const LinearBench& bench, const LinearBenchRow& r) {
+  const auto of_peer = [&](auto value) { return r.peer.samples.empty() ? Json() : Json(value); };
+  return {{"format", r.format},
+          {"n", r.shape.n},
+          {"k", r.shape.k},
+          {"rows", r.rows},
+          {"kernel", r.kernel},
+          {"cold", r.cold},
+          {"weight_bytes", r.weight_bytes},
+          {"bytes", r.bytes},
+          {"seconds", r.ours.median},
+          {"spread", r.ours.spread},
+          {"flops_per_second", tera(r) * 1e12},
+          {"bytes_per_second", giga_bytes(r) * 1e9},
+          {"roof_part", bench.roof_seconds(r) / r.ours.median},
+          {"peer_seconds", of_peer(r.peer.median)},
+          {"peer_spread", of_peer(r.peer.spread)},
+          {"peer_cold", of_peer(r.peer_cold)},
+          {"peer_ratio", of_peer(r.peer.median / r.ours.median)}};
+}
+
 // Neighbours that differ in T alone share a paragraph.
 std::string explanation(const LinearBench& bench) {
   std::string out;
@@ -64,21 +93,9 @@ std::string ops_json(const LinearBench& bench, bool explain) {
   const auto samples = [](const LaunchTimes& t) { return Json::Array(t.samples.begin(), t.samples.end()); };
   Json::Array rows;
   for (const LinearBenchRow& r : bench.rows) {
-    Json::Object row{{"format", r.format},           {"n", r.shape.n},
-                     {"k", r.shape.k},               {"rows", r.rows},
-                     {"kernel", r.kernel},           {"cold", r.cold},
-                     {"weight_bytes", r.weight_bytes}, {"bytes", r.bytes},
-                     {"seconds", r.ours.median},     {"spread", r.ours.spread},
-                     {"flops_per_second", tera(r) * 1e12}, {"bytes_per_second", giga_bytes(r) * 1e9},
-                     {"roof_part", bench.roof_seconds(r) / r.ours.median},
-                     {"samples", samples(r.ours)}};
-    if (!r.peer.samples.empty()) {
-      row.emplace_back("peer", Json::Object{{"seconds", r.peer.median},
-                                            {"spread", r.peer.spread},
-                                            {"cold", r.peer_cold},
-                                            {"ratio", r.peer.median / r.ours.median},
-                                            {"samples", samples(r.peer)}});
-    }
+    Json::Object row = fields(bench, r);
+    row.emplace_back("samples", samples(r.ours));
+    row.emplace_back("peer_samples", samples(r.peer));
     if (explain) {
       Json::Array choices;
       for (const auto& [kernel, why] : r.choices) {
@@ -88,32 +105,24 @@ std::string ops_json(const LinearBench& bench, bool explain) {
     }
     rows.emplace_back(std::move(row));
   }
-  Json::Object header{{"nibble", version()},          {"op", "linear"},
-                      {"device", bench.device},       {"kernels", bench.kernels},
-                      {"profile", bench.profile},     {"l2_bytes", bench.l2_bytes},
-                      {"copy_bytes_per_second", bench.copy_bytes_per_second},
-                      {"peer", bench.peer},           {"has_peer", bench.has_peer},
-                      {"peer_flops_per_second", bench.peer_flops_per_second},
-                      {"complete", bench.complete}};
-  return Json(Json::Object{{"header", std::move(header)}, {"rows", std::move(rows)}}).dump(2) + "\n";
+  return Json(Json::Object{{"header", header(bench)}, {"rows", std::move(rows)}}).dump(2) + "\n";
 }
 
 std::string ops_csv(const LinearBench& bench) {
-  Table table({{"device"}, {"profile"}, {"format"}, {"n"}, {"k"}, {"rows"}, {"kernel"}, {"cold"}, {"bytes"},
-               {"seconds"}, {"spread"}, {"flops_per_second"}, {"bytes_per_second"}, {"roof_part"},
-               {"copy_bytes_per_second"}, {"peer_flops_per_second"}, {"peer"}, {"peer_seconds"},
-               {"peer_spread"}, {"peer_ratio"}});
-  const auto number = [](double v) { return fmt::format("{:.6g}", v); };
+  std::vector<Column> columns;
+  std::vector<std::vector<std::string>> lines;
   for (const LinearBenchRow& r : bench.rows) {
-    const bool peer = !r.peer.samples.empty();
-    table.add({bench.device, bench.profile, r.format, std::to_string(r.shape.n), std::to_string(r.shape.k),
-               std::to_string(r.rows), r.kernel, r.cold ? "1" : "0", std::to_string(r.bytes),
-               number(r.ours.median), number(r.ours.spread), number(tera(r) * 1e12),
-               number(giga_bytes(r) * 1e9), number(bench.roof_seconds(r) / r.ours.median),
-               number(bench.copy_bytes_per_second), number(bench.peer_flops_per_second), bench.peer,
-               peer ? number(r.peer.median) : "", peer ? number(r.peer.spread) : "",
-               peer ? number(r.peer.median / r.ours.median) : ""});
+    Json::Object all = header(bench), row = fields(bench, r);
+    all.insert(all.end(), row.begin(), row.end());
+    columns.clear();
+    lines.emplace_back();
+    for (const auto& [key, value] : all) {
+      columns.push_back({key});
+      lines.back().push_back(value.is_null() ? "" : value.is_string() ? value.as_string() : value.dump());
+    }
   }
+  Table table(columns);
+  for (std::vector<std::string>& line : lines) table.add(std::move(line));
   return table.csv();
 }
 

@@ -25,7 +25,8 @@ bf16, fp8 with row scales, nvfp4 with a tensor scale. us is of one launch, the m
 2 ms. GB/s counts the weight as stored, x and y. Up to T 16 copies of the weight take turns, so that more than
 four times the L2 is read between two uses of one ("cold").
 The peer is cuBLAS, bf16 weights, x and y, float32 sums; it is looked for at run time. Roofs, of the same run:
-bytes by a copy on the device, operations by the fastest product of the peer. peer/ours over 1: we are faster.
+bytes by a copy on the device, operations by the fastest product of the peer. Rows that are not cold may pass
+100 %: the L2 serves them. peer/ours over 1: we are faster.
 
 Shapes: 27b has the linears of a 27B model (34816x5120, 5120x17408, 16384x5120, 14336x5120, 5120x6144);
 27b-tp2 and 27b-tp4 the parts of one card of two or four.

@@ -58,8 +58,10 @@ struct CublasPeer::Api {
   }
   static void check(cublasStatus_t status, const char* what) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    throw Error(ErrorCode::internal, std::string("[cuda] bench ops: cuBLAS: ") + what + ": status " +
-                                         std::to_string(static_cast<int>(status)));
+    const bool lacks = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH;
+    throw Error(lacks ? ErrorCode::unsupported : ErrorCode::internal,
+                std::string("[cuda] bench ops: cuBLAS: ") + what + ": status " +
+                    std::to_string(static_cast<int>(status)));
   }
 };
 

@@ -12,7 +12,8 @@ constexpr double kBatchSeconds = 2e-3, kShortSeconds = 50e-6;
 constexpr int kLeastLaunches = 5, kMostLaunches = 2000;
 
 GraphExec capture(cudaStream_t stream, const std::function<void()>& work) {
-  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capturing launches");
+  // Relaxed: a library may load or allocate while it launches.
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "capturing launches");
   cudaGraph_t graph = nullptr;
   try {
     work();
