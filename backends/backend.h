@@ -13,6 +13,7 @@
 #include "core/program/program.h"
 #include "core/schedule/batch.h"
 #include "core/state/state_layout.h"
+#include "nibble/op_bench.h"
 #include "nibble/stats.h"
 #include "nibble/trace.h"
 
@@ -121,6 +122,8 @@ struct BackendEntry {
   const char* name;
   std::string (*refusal)();  // empty when a device is there, else why not; never throws
   std::unique_ptr<Backend> (*make)(const BackendOptions& options);
+  // Measures Linear by itself; null: not on this backend.
+  LinearBench (*bench_linear)(const BackendOptions& options, const LinearBenchOptions& how) = nullptr;
 };
 
 }  // namespace nibble

@@ -2,6 +2,7 @@
 
 #include "backends/cpu/cpu_backend.h"
 #if defined(NIBBLE_HAS_CUDA)
+#include "backends/cuda/bench/linear_bench.h"
 #include "backends/cuda/cuda_backend.h"
 #include "backends/cuda/device_info.h"
 #endif
@@ -24,7 +25,7 @@ std::unique_ptr<Backend> make_cuda(const BackendOptions&) { return nullptr; }  /
 
 constexpr BackendEntry kBackends[] = {
 #if defined(NIBBLE_HAS_CUDA)
-    {"cuda", cuda::refusal, make_cuda},
+    {"cuda", cuda::refusal, make_cuda, cuda::bench_linear},
     {"cpu", [] { return std::string(); }, make_cpu},
 #else
     {"cpu", [] { return std::string(); }, make_cpu},

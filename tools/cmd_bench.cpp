@@ -27,11 +27,13 @@ standard deviation over the repetitions, after one warm-up; ms is one prompt or 
 Ctrl-C ends it with the rows that are finished, after the step that is running (a prompt is one).
 Beside them: this machine's read bandwidth and float32 multiply-add rate, measured in the same run,
 and how much of them the rows reach (decode: packed weight bytes of a step; prefill: linear layers).
+`nibble bench ops` measures single ops on a card, beside cuBLAS; see nibble bench ops --help.
 
 Examples:
   nibble bench models/qwen
   nibble bench models/qwen -p 512 -n 64 -d 0,4096 -b 1,8 -r 3 --output csv
-  nibble bench --synthetic qwen3_5-27b --layers 4 -p 128 -n 16 -d 0 -b 1)";
+  nibble bench --synthetic qwen3_5-27b --layers 4 -p 128 -n 16 -d 0 -b 1
+  nibble bench ops --op linear --device cuda --formats nvfp4 -t 1,8,64,512)";
 
 class Bench final : public Command {
  public:
@@ -74,9 +76,18 @@ class Bench final : public Command {
     model_.add_device(app());
     model_.add_step_tokens(app());
     model_.output.add(app());
+    ops_ = make_bench_ops(app());
   }
 
   int run(Console& console) override {
+    if (ops_->app().parsed()) {
+      for (const CLI::Option* option : app().get_options()) {
+        if (option->count() == 0) continue;
+        throw usage_error(fmt::format("bench ops: expected its options behind it, found {} before it",
+                                      in_quotes(option->get_name())));
+      }
+      return ops_->run(console);
+    }
     console.set_verbosity(model_.output.verbosity());
     check_model();
     const std::vector<BenchCase> cases = plan();
@@ -208,6 +219,7 @@ class Bench final : public Command {
     });
   }
 
+  std::unique_ptr<Command> ops_;
   ModelArgs model_;
   SyntheticOptions what_;
   CLI::Option *layers_option_ = nullptr, *mix_option_ = nullptr, *repetitions_option_ = nullptr,

@@ -32,6 +32,7 @@ std::unique_ptr<Command> make_generate(CLI::App& root);
 std::unique_ptr<Command> make_chat(CLI::App& root);
 std::unique_ptr<Command> make_inspect(CLI::App& root);
 std::unique_ptr<Command> make_bench(CLI::App& root);
+std::unique_ptr<Command> make_bench_ops(CLI::App& bench);  // `nibble bench ops`
 std::unique_ptr<Command> make_tokenize(CLI::App& root);
 std::unique_ptr<Command> make_perplexity(CLI::App& root);
 std::unique_ptr<Command> make_parity(CLI::App& root);

@@ -120,7 +120,8 @@ for stage in $stages; do
           -p 512,2048 -n 64 -b 1,8 -r 5 -o md
       done
       step bench "27B shapes, 8 layers" "$nibble" bench --synthetic qwen3_5-27b --layers 8 --device cuda -p 2048 \
-        -n 32 -b 1,8 -d 0 -r 3 -o md --trace "$out/trace.json" ;;
+        -n 32 -b 1,8 -d 0 -r 3 -o md --trace "$out/trace.json"
+      step bench "linear beside cuBLAS" "$nibble" bench ops --op linear --device cuda -o md ;;
   esac
 done
 

@@ -99,6 +99,11 @@ std::vector<std::string> arguments(const CLI::App& root, int argc, char** argv) 
     for (const CLI::App* each : all) {
       if (command == nullptr && each->get_name() == text) command = each;
     }
+    if (command != nullptr && !is_value) {  // `bench ops` has options of its own
+      for (const CLI::App* each : command->get_subcommands([](const CLI::App*) { return true; })) {
+        if (each->get_name() == text) command = each;
+      }
+    }
     const bool option = !is_value && text.size() > 1 && text[0] == '-';
     is_value = option && takes_value(text);
     if (option && text.starts_with("--") && text.back() == '=' &&
@@ -138,11 +143,13 @@ int dispatch(Console& console, int argc, char** argv) {
     console.out(root.help());
     return kOk;
   } catch (const CLI::ParseError& e) {
-    const auto chosen = root.get_subcommands();
-    throw usage_error(fmt::format("{}{}; see nibble {}--help",
-                                  chosen.empty() ? "" : chosen.back()->get_name() + ": ",
+    std::string name;
+    for (auto chosen = root.get_subcommands(); !chosen.empty(); chosen = chosen.back()->get_subcommands()) {
+      name += (name.empty() ? "" : " ") + chosen.back()->get_name();
+    }
+    throw usage_error(fmt::format("{}{}; see nibble {}--help", name.empty() ? "" : name + ": ",
                                   shortened(e.what(), kLongestComplaint),
-                                  chosen.empty() ? "" : chosen.back()->get_name() + " "));
+                                  name.empty() ? "" : name + " "));
   }
   if (version_asked) {
     console.out(fmt::format("nibble {}\n", version()));

@@ -31,16 +31,7 @@ const ModelEntry& entry_for(const JsonView& config) {
 }
 
 std::unique_ptr<Backend> make_backend(const Device& on) {
-  std::string known;
-  for (const BackendEntry& e : registries().backends) {
-    known += std::string(known.empty() ? "" : ", ") + e.name;
-    if (on.backend != e.name) continue;
-    const std::string refusal = e.refusal();
-    if (!refusal.empty()) throw Error(ErrorCode::no_device, "[" + on.backend + "] " + refusal);
-    return e.make({on.threads, on.kernels, on.mirror, on.index, on.graphs, on.arch_path});
-  }
-  throw Error(ErrorCode::no_device,
-              "[device] no backend is called " + in_quotes(on.backend) + "; this build has " + known);
+  return backend_for(on).make(backend_options(on));
 }
 
 void check(const LoadOptions& how) {
@@ -139,6 +130,23 @@ void tidy_template(std::string& source, const std::string& name) {
 }
 
 }  // namespace
+
+const BackendEntry& backend_for(const Device& on) {
+  std::string known;
+  for (const BackendEntry& e : registries().backends) {
+    known += std::string(known.empty() ? "" : ", ") + e.name;
+    if (on.backend != e.name) continue;
+    const std::string refusal = e.refusal();
+    if (!refusal.empty()) throw Error(ErrorCode::no_device, "[" + on.backend + "] " + refusal);
+    return e;
+  }
+  throw Error(ErrorCode::no_device,
+              "[device] no backend is called " + in_quotes(on.backend) + "; this build has " + known);
+}
+
+BackendOptions backend_options(const Device& on) {
+  return {on.threads, on.kernels, on.mirror, on.index, on.graphs, on.arch_path};
+}
 
 std::string human_bytes(std::uint64_t bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};

@@ -24,6 +24,11 @@ struct Draft {
   ModelInfo info;
 };
 
+// The backend that `on` names. Throws Error(not_found) for a name that there is not and Error(unsupported)
+// where it finds no device.
+const BackendEntry& backend_for(const Device& on);
+BackendOptions backend_options(const Device& on);
+
 // Describes, traces and sizes. Throws as Model::load does, but never for lack of memory. `classes`: the
 // programs to trace; empty: those of the engine.
 Draft draft_model(const JsonView& config, const JsonView* hf_quant,

@@ -126,6 +126,18 @@ TEST(Bench, InterruptReportsTheRowsThatAreFinished) {
   }
 }
 
+TEST(BenchOps, WithoutACardSaysSo) {
+  const ToolRun named = run_tool({"bench", "ops", "--device", "cuda"}, {.environment = {"CUDA_VISIBLE_DEVICES="}});
+  EXPECT_EQ(named.code, 2) << named.err;
+  EXPECT_EQ(named.out, "");
+  EXPECT_TRUE(named.err.starts_with("nibble: [cuda] ")) << named.err;
+  EXPECT_EQ(std::count(named.err.begin(), named.err.end(), '\n'), 1) << named.err;
+  // What is best there is the processor: it is not taken silently.
+  const ToolRun best = run_tool({"bench", "ops"}, {.environment = {"CUDA_VISIBLE_DEVICES="}});
+  EXPECT_EQ(best.code, 2) << best.err;
+  EXPECT_NE(best.err.find("bench ops: expected a CUDA device"), std::string::npos) << best.err;
+}
+
 TEST(Bench, InterruptBeforeTheFirstRowSaysNothingOnStdout) {
   const ToolRun run = run_tool({"bench", model_path(), "-p", "0", "-n", "3000", "-d", "0", "-b", "1", "-r",
                                 "10000", "--no-roof", "-v"},

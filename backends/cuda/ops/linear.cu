@@ -130,4 +130,16 @@ const char* linear_kernel(const LinearArgs& a) {
   return kernel.native() ? kernel.name : kernel.emulated;
 }
 
+std::vector<std::pair<std::string, std::string>> linear_choices(const LinearArgs& a, std::int64_t) {
+  std::vector<std::pair<std::string, std::string>> all;
+  bool served = false;
+  for (const LinearKernel& k : kKernels) {
+    const char* why = k.refusal(a);
+    if (why == nullptr) why = served ? "one before it serves" : "served";
+    served = served || k.refusal(a) == nullptr;
+    all.emplace_back(k.native() ? k.name : k.emulated, why);
+  }
+  return all;
+}
+
 }  // namespace nibble::cuda

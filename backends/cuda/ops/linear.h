@@ -1,6 +1,11 @@
 // linear.h: launches of Linear and Embed. Contracts: core/ops/ops.h, core/numerics/matrix_order.h.
 #pragma once
 
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "backends/cuda/arch_path.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/weight_image.h"
@@ -19,6 +24,8 @@ struct LinearArgs {
 void linear(const Launch& to, const LinearArgs& args);
 // Which kernel serves: "mma.m16n8k16", "mma.m8n8k4, emulated"; for StepStats.
 const char* linear_kernel(const LinearArgs& args);
+// Every kernel in the order of the table with "served" or why not, in a class of `max_rows` rows.
+std::vector<std::pair<std::string, std::string>> linear_choices(const LinearArgs& args, std::int64_t max_rows);
 
 struct EmbedArgs {
   WeightImage table;

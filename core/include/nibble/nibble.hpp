@@ -9,6 +9,7 @@
 #include "nibble/engine.h"
 #include "nibble/error.h"
 #include "nibble/model.h"
+#include "nibble/op_bench.h"
 #include "nibble/options.h"
 #include "nibble/parity.h"
 #include "nibble/session.h"

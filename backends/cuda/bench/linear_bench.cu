@@ -1,0 +1,310 @@
+// linear_bench.cu: times Linear on random data, kernel for kernel what a program would launch.
+//   data   one x and y for each shape; few rows take copies of the weight in turn, so that each reads memory
+//   peer   the same shape in cuBLAS, bf16, on weights of its own, once for all formats
+#include "backends/cuda/bench/linear_bench.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "backends/cuda/bench/cublas_peer.h"
+#include "backends/cuda/bench/launch_timer.h"
+#include "backends/cuda/device_info.h"
+#include "backends/cuda/memory.h"
+#include "backends/cuda/ops/linear.h"
+#include "core/checkpoint/synthetic.h"
+#include "core/numerics/codecs.h"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr std::int64_t kColdRows = 16;  // up to here a step reads weights and does little else
+constexpr std::uint64_t kMostCopies = 1024, kCopyBytes = 1u << 30;
+constexpr std::int64_t kRoofSize = 8192;  // N, K and T of the product that shows the peer's rate
+constexpr int kFillThreads = 256;
+
+// Near normal, of variance scale^2: the sum of four uniform numbers.
+__global__ __launch_bounds__(kFillThreads) void fill_random(std::uint16_t* out, std::uint64_t count,
+                                                            std::uint64_t seed, float scale, bool f16) {
+  const std::uint64_t step = static_cast<std::uint64_t>(gridDim.x) * kFillThreads;
+  const std::uint64_t first = static_cast<std::uint64_t>(blockIdx.x) * kFillThreads + threadIdx.x;
+  for (std::uint64_t i = first; i < count; i += step) {
+    std::uint64_t z = ((seed << 48) + i) * 0x9E3779B97F4A7C15u;  // splitmix64
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    z ^= z >> 31;
+    float sum = 0;
+    for (int part = 0; part < 4; ++part) {
+      sum += static_cast<float>(static_cast<std::int16_t>(z >> (16 * part)));
+    }
+    const float v = sum * (0.8660254f / 32768) * scale;
+    out[i] = f16 ? num::float_to_f16(v) : num::float_to_bf16(v);
+  }
+}
+
+struct Stopped {};  // by on_progress
+
+std::string text_of(const LinearShape& s) { return std::to_string(s.n) + "x" + std::to_string(s.k); }
+
+Block allot(std::uint64_t bytes, const std::string& what) {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "asking for free memory");
+  if (bytes > free) {
+    throw Error(ErrorCode::out_of_memory, "[cuda] bench ops: " + what + ": " + std::to_string(bytes) +
+                                              " bytes of device memory are needed, " +
+                                              std::to_string(free) + " are free");
+  }
+  std::uint64_t made = 0;
+  return Block(Place::device, bytes, what.c_str(), made);
+}
+
+// Where the same image lies `bytes` (a multiple of 256) further on.
+WeightImage moved(WeightImage image, std::uint64_t bytes) {
+  image.codes += bytes;
+  if (image.scales != nullptr) image.scales += bytes;
+  if (image.block != nullptr) image.block += bytes / sizeof(float);
+  if (image.alpha != nullptr) image.alpha += bytes / sizeof(float);
+  return image;
+}
+
+Weight random_weight(const std::string& format, const LinearShape& s) {
+  const char* mix = format == "fp8" ? "mlp-nvfp4-rest-fp8" : format.c_str();
+  return *SyntheticSource(1, synthetic_policy(mix)).make_matrix("bench", s.n, s.k);
+}
+
+class Runner {
+ public:
+  Runner(const BackendOptions& options, const LinearBenchOptions& how)
+      : how_(how),
+        card_(use_card(options.index)),
+        path_(arch_path_from(options.arch_path, card_.major, card_.minor)),
+        timer_(how.repetitions, [this] { go_on(); }) {
+    int l2 = 0;
+    check(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, options.index), "asking for the L2's size");
+    result_.device = card_.name;
+    result_.kernels = architecture_of(card_.major, card_.minor);
+    result_.profile = arch_path_name(path_);
+    result_.l2_bytes = static_cast<std::uint64_t>(l2);
+    most_rows_ = *std::max_element(how.rows.begin(), how.rows.end());
+    few_ = *std::min_element(how.rows.begin(), how.rows.end()) <= kColdRows;
+    step_ = allot(sizeof(StepView), "a step");
+  }
+
+  LinearBench run() {
+    try {
+      measure_copy();
+      start_peer();
+      for (const LinearShape& s : how_.shapes) measure_shape(s);
+    } catch (const Stopped&) {
+      result_.complete = false;
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void at(std::string what) {
+    what_ = std::move(what);
+    go_on();
+  }
+  void go_on() const {
+    const std::size_t all = how_.shapes.size() * how_.formats.size() * how_.rows.size();
+    const double part = static_cast<double>(result_.rows.size()) / static_cast<double>(all);
+    if (how_.on_progress && !how_.on_progress(what_, part)) throw Stopped{};
+  }
+
+  void fill(const Block& block, std::uint64_t count, std::uint64_t seed, float scale, bool f16) {
+    const auto blocks = static_cast<unsigned>(card_.multiprocessors * 8);
+    fill_random<<<blocks, kFillThreads, 0, timer_.stream()>>>(
+        reinterpret_cast<std::uint16_t*>(block.data()), count, seed, scale, f16);
+    check(cudaGetLastError(), "filling with random numbers");
+  }
+
+  void measure_copy() {
+    at("copies on the device");
+    std::size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "asking for free memory");
+    const std::uint64_t bytes = std::min<std::uint64_t>(kCopyBytes, free / 4 / kArenaAlign * kArenaAlign);
+    const Block block = allot(2 * bytes, "measuring copies");
+    fill(block, bytes, 1, 1, false);
+    const LaunchTimes times = timer_.measure(1, [&](int) {
+      check(cudaMemcpyAsync(block.data() + bytes, block.data(), bytes, cudaMemcpyDeviceToDevice,
+                            timer_.stream()),
+            "copying on the device");
+    });
+    result_.copy_bytes_per_second = 2.0 * static_cast<double>(bytes) / times.median;
+  }
+
+  // The rate of a large product is the roof whichever rows are asked for.
+  void start_peer() {
+    if (!how_.peer) {
+      result_.peer = "not asked for";
+      return;
+    }
+    peer_.emplace(timer_.stream());
+    result_.peer = peer_->text();
+    result_.has_peer = peer_->there();
+    if (!peer_->there()) return;
+    at(result_.peer + ", a large product");
+    workspace_ = allot(CublasPeer::kWorkspaceBytes, "cuBLAS");
+    peer_->set_workspace(workspace_.data());
+    constexpr std::uint64_t kCount = kRoofSize * kRoofSize;
+    const Block w = allot(2 * kCount, result_.peer), x = allot(2 * kCount, result_.peer),
+                y = allot(2 * kCount, result_.peer);
+    fill(w, kCount, 2, 1.0f / 64, false);
+    fill(x, kCount, 3, 1, false);
+    try {
+      const LaunchTimes times = timer_.measure(
+          1, [&](int) { peer_->gemm(kRoofSize, kRoofSize, kRoofSize, w.data(), x.data(), y.data()); });
+      saw_peer(2.0 * kRoofSize * kRoofSize * kRoofSize, times);
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::unsupported) throw;
+      result_.has_peer = false;  // bf16 on an older card
+      result_.peer = e.what();
+    }
+  }
+  void saw_peer(double flops, const LaunchTimes& times) {
+    result_.peer_flops_per_second = std::max(result_.peer_flops_per_second, flops / times.median);
+  }
+
+  // Copies of `bytes` between whose uses lies more than four times the L2, where few rows are measured.
+  std::uint64_t copies_of(std::uint64_t bytes) const {
+    return few_ ? std::min(4 * result_.l2_bytes / bytes + 2, kMostCopies) : 1;
+  }
+  bool cold(std::uint64_t copies, std::uint64_t bytes, std::int64_t rows) const {
+    return rows <= kColdRows && (copies - 1) * bytes > 4 * result_.l2_bytes;
+  }
+  static int used(std::uint64_t copies, std::int64_t rows) {
+    return rows <= kColdRows ? static_cast<int>(copies) : 1;
+  }
+
+  void measure_shape(const LinearShape& s) {
+    const auto inputs = static_cast<std::uint64_t>(most_rows_ * s.k);
+    const bool f16 = operand_of(path_) == DType::f16;
+    x_ = {};
+    y_ = {};
+    x_ = allot(2 * inputs, "x of " + text_of(s));
+    y_ = allot(static_cast<std::uint64_t>(most_rows_ * s.n) * (f16 ? 4 : 2), "y of " + text_of(s));
+    fill(x_, inputs, 4, 1, false);
+    std::vector<LinearBenchRow> peer(how_.rows.size());
+    if (result_.has_peer) measure_peer(s, peer);
+    if (f16) fill(x_, inputs, 4, 1, true);
+    for (const std::string& format : how_.formats) measure_format(s, format, peer);
+  }
+
+  void measure_peer(const LinearShape& s, std::vector<LinearBenchRow>& rows) {
+    const std::uint64_t bytes = aligned(2 * static_cast<std::uint64_t>(s.n * s.k)), copies = copies_of(bytes);
+    const Block w = allot(copies * bytes, "weights of " + text_of(s) + " for cuBLAS");
+    fill(w, copies * bytes / 2, 5, 1.0f / 64, false);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::int64_t t = how_.rows[i];
+      at("cuBLAS " + text_of(s) + ", T " + std::to_string(t));
+      rows[i].peer = timer_.measure(used(copies, t), [&](int copy) {
+        peer_->gemm(s.n, s.k, t, w.data() + static_cast<std::uint64_t>(copy) * bytes, x_.data(), y_.data());
+      });
+      rows[i].peer_cold = cold(copies, bytes, t);
+      rows[i].shape = s;
+      rows[i].rows = t;
+      saw_peer(rows[i].flops(), rows[i].peer);
+    }
+  }
+
+  // `peer`: rows with the peer's times.
+  void measure_format(const LinearShape& s, const std::string& format,
+                      const std::vector<LinearBenchRow>& peer) {
+    at("weights of " + text_of(s) + " in " + format);
+    Weight w = random_weight(format, s);
+    const std::uint64_t bytes = aligned(image_bytes(w)), copies = copies_of(bytes);
+    const Block arena = allot(copies * bytes, "weights of " + text_of(s) + " in " + format);
+    const WeightImage image = pack(w, arena.data());
+    for (std::uint64_t c = 1; c < copies; ++c) {
+      check(cudaMemcpyAsync(arena.data() + c * bytes, arena.data(), bytes, cudaMemcpyDeviceToDevice,
+                            timer_.stream()),
+            "copying a weight");
+    }
+    const bool f16 = operand_of(path_) == DType::f16;
+    const Block exponents = allot(f16 ? static_cast<std::uint64_t>(most_rows_) * sizeof(std::int32_t) : 0, "x");
+    if (f16) check(cudaMemsetAsync(exponents.data(), 0, exponents.bytes(), timer_.stream()), "clearing");
+
+    LinearArgs args;
+    args.x = {x_.data(), operand_of(path_), Rows::tokens, s.k, static_cast<std::int32_t>(s.k),
+              f16 ? reinterpret_cast<std::int32_t*>(exponents.data()) : nullptr};
+    args.y = {y_.data(), f16 ? DType::f32 : DType::bf16, Rows::tokens, s.n, static_cast<std::int32_t>(s.n),
+              nullptr};
+    args.path = path_;
+    args.weight = image;
+    for (std::size_t i = 0; i < how_.rows.size(); ++i) {
+      const std::int64_t t = how_.rows[i];
+      at(format + " " + text_of(s) + ", T " + std::to_string(t));
+      LinearBenchRow row = peer[i];
+      row.shape = s;
+      row.format = format;
+      row.rows = t;
+      row.kernel = linear_kernel(args);
+      row.choices = linear_choices(args, t);
+      row.weight_bytes = image_bytes(w);
+      row.bytes = row.weight_bytes + static_cast<std::uint64_t>(t * (2 * s.k + (f16 ? 4 : 2) * s.n));
+      row.cold = cold(copies, bytes, t);
+      const Launch to = launch(t);
+      row.ours = timer_.measure(used(copies, t), [&](int copy) {
+        LinearArgs of_copy = args;
+        of_copy.weight = moved(image, static_cast<std::uint64_t>(copy) * bytes);
+        linear(to, of_copy);
+      });
+      result_.rows.push_back(std::move(row));
+    }
+  }
+
+  WeightImage pack(Weight& w, std::byte* arena) {
+    w.materialize(w);
+    // At least two groups of 64 rows of bf16.
+    const std::uint64_t bytes = std::max<std::uint64_t>(64u << 20, 256 * static_cast<std::uint64_t>(w.cols));
+    std::uint64_t made = 0;
+    const Block host(Place::pinned, bytes, "packing a weight", made), device = allot(bytes, "packing");
+    const WeightImage image =
+        pack_weight(w, arena, {host.data(), device.data(), bytes, timer_.stream()}, operand_of(path_));
+    check(cudaStreamSynchronize(timer_.stream()), "packing a weight");
+    w.codes = w.block_scales = {};
+    w.owner.reset();
+    return image;
+  }
+
+  // A class of `rows` rows and a step that has them all.
+  Launch launch(std::int64_t rows) {
+    StepView view{};
+    view.rows = view.outputs = static_cast<std::int32_t>(rows);
+    for (std::int32_t& first : view.first_row) first = view.rows;
+    view.first_row[0] = 0;
+    // On the launches' own stream: another one's copy may still be on its way when they begin.
+    check(cudaMemcpyAsync(step_.data(), &view, sizeof view, cudaMemcpyHostToDevice, timer_.stream()),
+          "sending a step");
+    Launch to;
+    to.stream = timer_.stream();
+    to.step = reinterpret_cast<const StepView*>(step_.data());
+    to.max_rows = to.max_outputs = rows;
+    to.max_ranges = 1;
+    to.multiprocessors = card_.multiprocessors;
+    return to;
+  }
+
+  const LinearBenchOptions& how_;
+  CardInfo card_;
+  ArchPath path_;
+  LaunchTimer timer_;
+  std::optional<CublasPeer> peer_;
+  LinearBench result_;
+  std::string what_;
+  std::int64_t most_rows_ = 0;
+  bool few_ = false;
+  Block step_, workspace_, x_, y_;
+};
+
+}  // namespace
+
+LinearBench bench_linear(const BackendOptions& options, const LinearBenchOptions& how) {
+  if (!options.mirror.empty()) {
+    throw Error(ErrorCode::unsupported,
+                "[cuda] mirror: only the CPU mirrors a profile, found \"" + options.mirror + "\"");
+  }
+  return Runner(options, how).run();
+}
+
+}  // namespace nibble::cuda

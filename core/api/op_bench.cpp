@@ -1,0 +1,52 @@
+#include "nibble/op_bench.h"
+
+#include "core/api/loader.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::int64_t kMostSize = 1 << 24;
+
+void expect_range(const std::string& what, std::int64_t value, std::int64_t most) {
+  if (value >= 1 && value <= most) return;
+  throw Error(ErrorCode::invalid_argument, "[bench ops] " + what + ": expected 1 to " +
+                                               std::to_string(most) + ", found " + std::to_string(value));
+}
+
+void check(const LinearBenchOptions& how) {
+  if (how.shapes.empty() || how.formats.empty() || how.rows.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                "[bench ops] expected at least one shape, format and number of rows, found none");
+  }
+  expect_range("repetitions", how.repetitions, 10000);
+  for (const std::int64_t rows : how.rows) expect_range("rows", rows, limits::step_tokens);
+  for (const std::string& format : how.formats) {
+    if (format != "nvfp4" && format != "fp8" && format != "bf16") {
+      throw Error(ErrorCode::invalid_argument,
+                  "[bench ops] formats: expected nvfp4, fp8 or bf16, found \"" + format + "\"");
+    }
+    for (const LinearShape& s : how.shapes) {
+      expect_range("N", s.n, kMostSize);
+      expect_range("K", s.k, kMostSize);
+      if (format == "nvfp4" && s.k % 16 != 0) {
+        throw Error(ErrorCode::invalid_argument,
+                    "[bench ops] shapes: expected K a multiple of 16 for nvfp4, found " +
+                        std::to_string(s.n) + "x" + std::to_string(s.k));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+LinearBench bench_linear(const Device& on, const LinearBenchOptions& how) {
+  check(how);
+  const BackendEntry& entry = backend_for(on);
+  if (entry.bench_linear == nullptr) {
+    throw Error(ErrorCode::unsupported,
+                "[device] bench ops: expected a CUDA device (cuda, cuda:1), found " + on.text());
+  }
+  return entry.bench_linear(backend_options(on), how);
+}
+
+}  // namespace nibble

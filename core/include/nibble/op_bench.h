@@ -1,0 +1,75 @@
+// op_bench.h: how fast is one op by itself, and how fast is the vendor's library on the same shape in the
+// same run?
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nibble/error.h"
+#include "nibble/export.h"
+#include "nibble/options.h"
+
+namespace nibble {
+
+struct LinearShape {  // y[T, N] = x[T, K] w[N, K]^T
+  std::int64_t n = 0, k = 0;
+};
+
+struct LinearBenchOptions {
+  std::vector<LinearShape> shapes;
+  std::vector<std::string> formats;  // of the weight: "nvfp4", "fp8", "bf16"
+  std::vector<std::int64_t> rows;    // T
+  int repetitions = 15;              // batches of launches
+  bool peer = true;
+  // Asked between batches; false ends the run with the rows that are finished.
+  std::function<bool(std::string_view what, double part)> on_progress;
+};
+
+struct LaunchTimes {            // of one launch, in seconds
+  std::vector<double> samples;  // the mean of each batch
+  double median = 0, spread = 0;  // spread: half the distance between the quartiles
+};
+
+struct LinearBenchRow {
+  LinearShape shape;
+  std::string format;
+  std::int64_t rows = 0;
+  std::string kernel;
+  // Kernels in the order of the dispatch table, each with "served" or why not.
+  std::vector<std::pair<std::string, std::string>> choices;
+  std::uint64_t weight_bytes = 0, bytes = 0;  // as stored; with x and y
+  bool cold = false, peer_cold = false;  // more than four times the L2 lies between two uses of a weight
+  LaunchTimes ours, peer;                // peer: no samples without one
+
+  double flops() const {
+    return 2.0 * static_cast<double>(shape.n) * static_cast<double>(shape.k) * static_cast<double>(rows);
+  }
+};
+
+struct LinearBench {
+  std::string device, kernels, profile;
+  std::uint64_t l2_bytes = 0;
+  double copy_bytes_per_second = 0;  // read + written by a copy on the device
+  bool has_peer = false;
+  std::string peer;                  // its name and version; without one: why
+  double peer_flops_per_second = 0;  // the most that it reached; 0 without one
+  std::vector<LinearBenchRow> rows;
+  bool complete = true;  // false: ended by on_progress
+
+  // The least that a row could take by both measured roofs.
+  double roof_seconds(const LinearBenchRow& r) const {
+    const double moved = static_cast<double>(r.bytes) / copy_bytes_per_second;
+    return peer_flops_per_second > 0 ? std::max(moved, r.flops() / peer_flops_per_second) : moved;
+  }
+};
+
+// Throws Error: `invalid_argument` for options out of range; `unsupported` for a device that is no card or is
+// not there; `out_of_memory` with what is needed and what is free.
+NIBBLE_API LinearBench bench_linear(const Device& on, const LinearBenchOptions& how);
+
+}  // namespace nibble

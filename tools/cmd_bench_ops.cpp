@@ -1,0 +1,139 @@
+// cmd_bench_ops.cpp: `nibble bench ops`: one op of a card by itself, beside the vendor's library.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <vector>
+
+#include "core/base/quote.h"
+#include "nibble/op_bench.h"
+#include "tools/args.h"
+#include "tools/bench_ops_report.h"
+#include "tools/command.h"
+#include "tools/failure.h"
+#include "tools/load.h"
+#include "tools/signals.h"
+#include "tools/units.h"
+
+namespace nibble::tool {
+namespace {
+
+constexpr const char* kFooter =
+    R"(Rows: linear, y[T, N] = x[T, K] w[N, K]^T, for each shape, weight format and T, on random data: x and y
+bf16, fp8 with row scales, nvfp4 with a tensor scale. us is of one launch, the median over the batches of
+-r ± half the distance of their quartiles; a batch is launched back to back, at least 5 launches and about
+2 ms. GB/s counts the weight as stored, x and y. Up to T 16 copies of the weight take turns, so that more than
+four times the L2 is read between two uses of one ("cold").
+The peer is cuBLAS, bf16 weights, x and y, float32 sums; it is looked for at run time. Roofs, of the same run:
+bytes by a copy on the device, operations by the fastest product of the peer. Rows that are not cold may pass
+100 %: the L2 serves them. peer/ours over 1: we are faster.
+
+Shapes: 27b has the linears of a 27B model (34816x5120, 5120x17408, 16384x5120, 14336x5120, 5120x6144);
+27b-tp2 and 27b-tp4 the parts of one card of two or four.
+
+Examples:
+  nibble bench ops --op linear --device cuda
+  nibble bench ops --device cuda:1 --shapes 27b-tp2 --formats nvfp4,fp8 -t 1,8,64 -o csv
+  nibble bench ops --device cuda --shapes 4096x4096 --formats nvfp4 -t 16 --explain --peer none)";
+
+constexpr const char* kShapesExpected = "27b, 27b-tp2, 27b-tp4 or NxK separated by commas";
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    parts.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
+std::vector<LinearShape> parse_shapes(const std::string& text) {
+  for (const int cards : {1, 2, 4}) {
+    if (text != (cards == 1 ? "27b" : fmt::format("27b-tp{}", cards))) continue;
+    // Those that split their rows, and those that split their columns.
+    return {{34816 / cards, 5120}, {5120, 17408 / cards}, {16384 / cards, 5120}, {14336 / cards, 5120},
+            {5120, 6144 / cards}};
+  }
+  std::vector<LinearShape> shapes;
+  for (const std::string& part : split(text)) {
+    LinearShape s;
+    const char *begin = part.data(), *end = begin + part.size();
+    const auto n = std::from_chars(begin, end, s.n);
+    const bool more = n.ec == std::errc() && n.ptr != end && *n.ptr == 'x';
+    const auto k = std::from_chars(more ? n.ptr + 1 : end, end, s.k);
+    if (!more || k.ec != std::errc() || k.ptr != end || s.n < 1 || s.k < 1) {
+      throw usage_error(fmt::format("--shapes: expected {}, found {}", kShapesExpected, in_quotes(text)));
+    }
+    shapes.push_back(s);
+  }
+  return shapes;
+}
+
+class BenchOps final : public Command {
+ public:
+  explicit BenchOps(CLI::App& bench) : Command(bench, "ops", "single ops of a card, beside cuBLAS", kFooter) {
+    add_choice(app(), "--op", op_, {"linear"}, "which op");
+    not_empty(app().add_option("--device,--backend", on_,
+                               "a card: cuda, cuda:1, cuda:arch-path=sm90 (default: the best that is there)"))
+        ->type_name("NAME");
+    app().add_option("--shapes", shapes_, kShapesExpected)->type_name("LIST")->capture_default_str();
+    app()
+        .add_option("--formats", formats_, "of the weight: nvfp4, fp8, bf16, separated by commas")
+        ->type_name("LIST")
+        ->capture_default_str();
+    add_list(app(), "-t,--tokens", rows_, "T: rows of x");
+    add_int(app(), "-r,--repetitions", how_.repetitions, 1, 10000, "measured batches of each row");
+    add_choice(app(), "--peer", peer_, {"cublas", "none"}, "what to compare with");
+    app().add_flag("--explain", explain_, "every kernel that was looked at and why it served or not");
+    add_choice(app(), "-o,--output", output_, {"md", "json", "csv"}, "format of the result");
+    messages_.add(app());
+  }
+
+  int run(Console& console) override {
+    console.set_verbosity(messages_.verbosity());
+    if (const auto extra = app().remaining(); !extra.empty()) {
+      throw usage_error(fmt::format("bench ops: expected an option of this command, found {}; see nibble bench "
+                                    "ops --help",
+                                    in_quotes(extra.front())));
+    }
+    if (explain_ && output_ == "csv") throw usage_error("--explain: expected md or json output, found csv");
+    how_.shapes = parse_shapes(shapes_);
+    how_.formats = split(formats_);
+    for (const std::string& format : how_.formats) {
+      if (format == "nvfp4" || format == "fp8" || format == "bf16") continue;
+      throw usage_error(fmt::format("--formats: expected nvfp4, fp8 or bf16 separated by commas, found {}",
+                                    in_quotes(formats_)));
+    }
+    how_.rows = parse_list("--tokens", rows_, 1, limits::step_tokens);
+    how_.peer = peer_ == "cublas";
+    how_.on_progress = [&](std::string_view what, double part) {
+      console.progress("bench ops", part, what);
+      return !interrupted();
+    };
+    LinearBench bench;
+    as_load_failure([&] { bench = bench_linear(on_.empty() ? Device::best() : Device::parse(on_), how_); });
+    console.clear_progress();
+    if (bench.rows.empty()) throw Interrupted{};
+    console.out(output_ == "md"    ? ops_markdown(bench, explain_)
+                : output_ == "csv" ? ops_csv(bench)
+                                   : ops_json(bench, explain_));
+    return bench.complete ? kOk : kInterrupted;
+  }
+
+ private:
+  LinearBenchOptions how_;
+  OutputArgs messages_;
+  std::string op_ = "linear", on_, shapes_ = "27b", formats_ = "nvfp4,fp8,bf16",
+              rows_ = "1,2,4,8,16,32,64,128,256,512,1024,2048,4096", peer_ = "cublas", output_ = "md";
+  bool explain_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_bench_ops(CLI::App& bench) {
+  return std::make_unique<BenchOps>(bench);
+}
+
+}  // namespace nibble::tool
