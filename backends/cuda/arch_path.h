@@ -18,6 +18,11 @@ ArchPath arch_path_from(const std::string& name, int major, int minor);
 constexpr DType operand_of(ArchPath path) {
   return path == ArchPath::sm70 ? DType::f16 : DType::bf16;
 }
+// What block scales of NVFP4 weights are kept as: weight_decode.cuh.
+enum class ScaleCode : std::uint8_t { e4m3, e5m3 };
+constexpr ScaleCode scale_code_of(ArchPath path) {
+  return path == ArchPath::sm90 ? ScaleCode::e5m3 : ScaleCode::e4m3;
+}
 constexpr DType state_type_of(DType operand) {
   return operand == DType::f16 ? DType::f32 : operand;
 }

@@ -26,15 +26,25 @@ class Binder {
     wide_.reset(l_.workspace.wide, l_.workspace.wide_bytes, program_);
     BoundOp bound;
     bound.op = &op;
+    serves_ = {op_kind(op.args), reads_f16(op) ? "generic, on float32 copies of f16 rows" : "generic"};
     Call own =
         std::visit([this](const auto& args) { return call(args); }, op.args);  // sets the members
     bound.enqueue = wide_.around(std::move(own), section_);
     bound.output = wide_.stored(output_);
     bound.section = section_;
+    bound.serves = std::move(serves_);
     return bound;
   }
 
  private:
+  // GatherRows copies rows of either type as they are.
+  static bool reads_f16(const Op& op) {
+    bool f16 = false;
+    OpArgs all = op.args;
+    const auto look = [&](const Tensor& t) { f16 = f16 || (t.valid() && t.dtype == DType::f16); };
+    visit_tensors(all, look, look);
+    return f16 && !std::holds_alternative<GatherRows>(op.args);
+  }
   Call call(const Embed& a) {
     const EmbedArgs args{weight(a.table), f32("y", a.y)};
     expect_equal("y columns", args.table.cols, a.y.cols);
@@ -61,6 +71,11 @@ class Binder {
   Call call(const Linear& a) {
     const LinearArgs args = linear_args(a);
     output_ = args.y;
+    std::string kind = std::string("linear ") + weight_format_name(args.weight.format);
+    if (a.x_format.kind != ActivationFormat::Kind::none) {
+      kind += std::string(" x ") + activation_format_name(a.x_format.kind);
+    }
+    serves_ = {std::move(kind), linear_kernel(bound_.launch, args)};
     return [args](const Launch& to) { linear(to, args); };
   }
   Call call(const DeltaConv& a) {
@@ -337,6 +352,7 @@ class Binder {
   const Op* op_ = nullptr;
   View output_;
   const Section* section_ = nullptr;
+  std::pair<std::string, std::string> serves_;
 };
 
 }  // namespace
@@ -346,33 +362,10 @@ BoundProgram bind(Loaded& l, const Program& program, cudaStream_t stream, int mu
   bound.limits.cls = program.cls;
   bound.limits.name = program.cls.name();
   bound.launch = {stream,        l.step.view(),  program.cls.max_rows, program.cls.max_outputs,
-                  l.sizes.slots, multiprocessors};
+                  l.sizes.slots, multiprocessors,  l.workspace.sums};
   Binder binder(l, program, bound);
   for (const Op& op : program.ops) bound.ops.push_back(binder.bind(op));
   return bound;
-}
-
-std::pair<std::string, std::string> implementation(const Loaded& l, const Op& op) {
-  const auto* linear = std::get_if<Linear>(&op.args);
-  if (linear == nullptr) {
-    bool f16 = false;
-    OpArgs all = op.args;
-    const auto look = [&](const Tensor& t) { f16 = f16 || (t.valid() && t.dtype == DType::f16); };
-    visit_tensors(all, look, look);
-    f16 = f16 && !std::holds_alternative<GatherRows>(op.args);
-    return {op_kind(op.args), f16 ? "generic, on float32 copies of f16 rows" : "generic"};
-  }
-  LinearArgs args;
-  args.path = l.path;
-  args.x.dtype = l.operand;
-  args.x.exponents = l.workspace.exponents;
-  args.format = linear->x_format;
-  args.weight = l.weights[static_cast<std::size_t>(linear->weight)];
-  std::string kind = std::string("linear ") + weight_format_name(args.weight.format);
-  if (linear->x_format.kind != ActivationFormat::Kind::none) {
-    kind += std::string(" x ") + activation_format_name(linear->x_format.kind);
-  }
-  return {kind, linear_kernel(args)};
 }
 
 }  // namespace nibble::cuda

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "backends/cuda/cuda_backend.h"
+#include "backends/cuda/ops/linear.h"
 #include "backends/cuda/ops/sequence.h"
 #include "backends/cuda/stream.h"
 #include "core/checkpoint/finite.h"
@@ -37,15 +38,15 @@ std::uint64_t wide_bytes(const Program& p, const Op& op) {
 struct ScratchPlan {
   StepLimits limits;
   std::uint64_t program = 0, sample = 0, tokens = 0, logprobs = 0, transfer = 0, step = 0;
-  std::uint64_t wide = 0, exponents = 0;
+  std::uint64_t wide = 0, exponents = 0, sums = 0;
   std::int64_t exponent_rows = 0;
   std::uint64_t answer = 0;  // pinned
   std::uint64_t total() const {
     return aligned(program) + aligned(sample) + aligned(tokens) + aligned(logprobs) +
-           aligned(transfer) + aligned(step) + aligned(wide) + aligned(exponents);
+           aligned(transfer) + aligned(step) + aligned(wide) + aligned(exponents) + aligned(sums);
   }
 
-  ScratchPlan(const ModelSpec& spec, const StateSizes& sizes) {
+  ScratchPlan(const ModelSpec& spec, const StateSizes& sizes, ArchPath path, int multiprocessors) {
     limits.sizes = sizes;
     std::int64_t sampled = 0;
     std::uint64_t buffers = 0;
@@ -74,6 +75,7 @@ struct ScratchPlan {
       transfer = std::max(transfer, u(delta_floats(d)) * sizeof(float));
     step = StepBlock::bytes(limits);
     answer = std::max(tokens, logprobs);
+    if (path == ArchPath::sm90) sums = linear_sums_bytes(multiprocessors);
   }
 };
 
@@ -136,8 +138,9 @@ void place_weights(Loaded& l, ModelSpec& spec, Carver& carver, cudaStream_t stre
     const bool from_file = !w.materialize;
     if (!from_file && w.codes.empty()) w.materialize(w);
     if (from_file) check_finite_on_all_threads(w);
-    l.weights.push_back(pack_weight(w, carver.take(image_bytes(w)), staging, l.operand));
+    l.weights.push_back(pack_weight(w, carver.take(image_bytes(w)), staging, l.path));
     check(cudaStreamSynchronize(stream), w.name.c_str());
+    look_at_packed(l.weights.back());
     done += w.bytes();
     if (loaded && !loaded(done)) {
       throw Error(ErrorCode::cancelled, "[cuda] loading was cancelled at weight " + w.name);
@@ -158,6 +161,7 @@ void place_scratch(Loaded& l, const ScratchPlan& plan, std::uint64_t& made) {
   l.workspace.wide_bytes = plan.wide;
   l.workspace.exponents = reinterpret_cast<std::int32_t*>(scratch.take(plan.exponents));
   l.workspace.exponent_rows = plan.exponent_rows;
+  if (plan.sums > 0) l.workspace.sums = scratch.take(plan.sums);
   l.pinned_block = Block(Place::pinned, aligned(plan.step) + plan.answer, "batches", made);
   l.step = StepBlock(l.pinned_block.data(), scratch.take(plan.step), plan.step);
   l.answer = l.pinned_block.data() + aligned(plan.step);
@@ -173,7 +177,7 @@ MemoryPlan CudaBackend::plan(const ModelSpec& spec, const StateSizes& sizes) con
   plan.kv = kv_bytes(spec.state, sizes, device_.operand);
   plan.delta = delta_bytes(spec.state, sizes, device_.operand);
   plan.counts = count_bytes(sizes);
-  plan.scratch = ScratchPlan(spec, sizes).total();
+  plan.scratch = ScratchPlan(spec, sizes, path_, multiprocessors_).total();
   plan.loading = kStagingBytes;
   return plan;
 }
@@ -182,7 +186,7 @@ void CudaBackend::prepare(ModelSpec spec, const StateSizes& sizes,
                           const std::function<bool(std::uint64_t)>& loaded) {
   select();
   const MemoryPlan memory = plan(spec, sizes);
-  const ScratchPlan scratch(spec, sizes);
+  const ScratchPlan scratch(spec, sizes, path_, multiprocessors_);
   cudaStream_t stream = stream_->get();
   auto l = std::make_unique<Loaded>();
   l->sizes = sizes;
@@ -213,10 +217,8 @@ void CudaBackend::prepare(ModelSpec spec, const StateSizes& sizes,
   for (const Program& program : l->programs) {
     BoundProgram& bound = l->bound.emplace_back(bind(*l, program, stream, multiprocessors_));
     capture(*l, bound);
-    for (const Op& op : program.ops) {
-      auto entry = implementation(*l, op);
-      if (std::find(kernels.begin(), kernels.end(), entry) == kernels.end())
-        kernels.push_back(std::move(entry));
+    for (const BoundOp& op : bound.ops) {
+      if (std::find(kernels.begin(), kernels.end(), op.serves) == kernels.end()) kernels.push_back(op.serves);
     }
   }
   check(cudaStreamSynchronize(stream), "preparing a model");

@@ -19,6 +19,7 @@ struct Launch {
   std::int64_t max_outputs = 0;    // blocks beyond the step's own counts return at once
   std::int32_t max_ranges = 0;     // sequences of one step at most
   int multiprocessors = 0;
+  std::byte* sums = nullptr;  // linear_sums_bytes() for partial sums, zero at first; null: none
   std::int64_t max_of(Rows r) const { return r == Rows::tokens ? max_rows : max_outputs; }
 };
 

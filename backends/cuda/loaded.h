@@ -36,6 +36,7 @@ struct BoundOp {
   View output;  // what an observer is shown; no data: tokens or log-probabilities
   const Section* section = nullptr;  // null: all rows
   std::uint64_t kernels = 0;         // launches of the step up to and with this op
+  std::pair<std::string, std::string> serves;  // {"linear nvfp4", "wgmma.m64k16"}, for StepStats
 };
 
 struct GraphDeleter {
@@ -64,6 +65,7 @@ struct Workspace {
   std::uint64_t wide_bytes = 0;
   std::int32_t* exponents = nullptr;
   std::int64_t exponent_rows = 0;
+  std::byte* sums = nullptr;  // Linear's partial sums
 };
 
 struct Loaded {
@@ -89,8 +91,6 @@ struct Loaded {
 // Resolves every tensor once. Throws Error(internal) for a program that does not fit its buffers,
 // weights, constants or state.
 BoundProgram bind(Loaded& loaded, const Program& program, cudaStream_t stream, int multiprocessors);
-// Which kernel serves an op: {"linear nvfp4", "mma.m16n8k16"}.
-std::pair<std::string, std::string> implementation(const Loaded& loaded, const Op& op);
 
 // Sizes in bytes of what lies in the state arena; `operand`: of the profile.
 std::uint64_t kv_bytes(const StateLayout& layout, const StateSizes& sizes, DType operand);

@@ -1,12 +1,12 @@
 // weight_image.cu: checkpoint bytes to a weight image, on the device.
-//   arena  codes | nvfp4 block scales | alpha [padded rows] | block128 scales, each at a multiple of 256
+//   arena  codes | nvfp4 block scales | alpha [padded rows] | block128 scales | a word that is not zero where a
+//   code or block scale is what fast kernels cannot decode, each at a multiple of 256
 //   codes, scales: the order of device/weight_decode.cuh; rows and columns padded to 64 with zeros
+//   e5m3 scales (sm90) hold no sign and no zero: a block's codes take these over, so that every product is the same
 //   f16 and f32 values are rounded to bf16 here, once; for operand f16 all three become f16 with a power of
 //   two for each row, which alpha holds
 //   pieces: whole groups of 64 rows, copied through one half of the staging memory while the other half's
 //   copy and kernel may still run
-// Scales are not re-encoded and no power of two moves into alpha: a file may hold negative scales and
-// NaN, and a shifted accumulator would truncate differently near its smallest and largest values.
 #include "backends/cuda/weight_image.h"
 
 #include <algorithm>
@@ -54,7 +54,7 @@ std::int64_t row_bytes(const Weight& w) {
 
 struct Sizes {
   std::int64_t padded_rows = 0, padded_cols = 0;
-  std::uint64_t scales_at = 0, alpha_at = 0, block_at = 0, total = 0;
+  std::uint64_t scales_at = 0, alpha_at = 0, block_at = 0, odd_at = 0, total = 0;
 };
 
 Sizes sizes_of(const Weight& w) {
@@ -94,10 +94,11 @@ Sizes sizes_of(const Weight& w) {
   s.scales_at = aligned(*codes);
   s.alpha_at = s.scales_at + (nvfp4 ? aligned(*units * kUnitScaleBytes) : 0);
   s.block_at = s.alpha_at + aligned(static_cast<std::uint64_t>(s.padded_rows) * sizeof(float));
-  s.total = s.block_at;
+  s.odd_at = s.block_at;
   if (w.scale_layout == ScaleLayout::block128) {
-    s.total += aligned(static_cast<std::uint64_t>(blocks) * sizeof(float));
+    s.odd_at += aligned(static_cast<std::uint64_t>(blocks) * sizeof(float));
   }
+  s.total = s.odd_at + kAlign;
   return s;
 }
 
@@ -114,6 +115,8 @@ struct Piece {
   const std::byte* data;
   std::int64_t first, rows, cols, k_tiles;
   float* unit;  // [padded rows] 2^e of a row, where values become f16; else null
+  std::uint32_t* odd;
+  ScaleCode scale_code;
 };
 
 template <WeightFormat F>
@@ -168,6 +171,7 @@ __device__ std::uint32_t packed_word(const Piece& p, std::int64_t row0, std::int
       const auto two = static_cast<std::uint32_t>(p.data[r * stride + k / 2]);
       word |= (two & 15u) << (4 * reg) | (two >> 4) << (16 + 4 * reg);
     }
+    if (p.scale_code == ScaleCode::e5m3) word = arranged_word(word);
   } else if constexpr (F == WeightFormat::fp8_e4m3) {
     const int lane = at % 128 / 4, g = lane / 4, q = lane % 4;
     const int step = at / 128 * 2 + at % 4 / 2;
@@ -198,20 +202,40 @@ __global__ __launch_bounds__(128) void pack_codes(Piece p, std::byte* out) {
   auto* words = reinterpret_cast<std::uint32_t*>(
       out + unit_index(p.first + row0, k0, p.k_tiles) * unit_bytes(F));
   for (int i = static_cast<int>(threadIdx.x); i < 4 * kWords; i += 128) {
-    words[i] = packed_word<F>(p, row0 + i / kWords * kUnitRows, k0, i % kWords);
+    const std::uint32_t word = packed_word<F>(p, row0 + i / kWords * kUnitRows, k0, i % kWords);
+    words[i] = word;
+    if constexpr (F == WeightFormat::fp8_e4m3) {  // NaN
+      if (((word & 0x7F7F7F7Fu) + 0x01010101u & 0x80808080u) != 0) *p.odd = 1;
+    }
   }
 }
 
-// The same for block scales; 256 bytes a tile.
-__global__ __launch_bounds__(256) void pack_scales(Piece p, std::byte* out) {
+// A block's codes take over the sign and the zero of its scale. Two threads share a word, not a bit of it.
+__device__ void take_over(std::uint32_t scale, bool lower, std::uint32_t* words) {
+  const std::uint32_t signs = lower ? 0x50005000u : 0x82008200u, magnitudes = lower ? 0x2C382C38u : 0x01C701C7u;
+  for (int q = 0; q < 4; ++q) {
+    if ((scale & 0x80u) != 0) atomicXor(words + q * 4, signs);
+    if ((scale & 0x7Fu) == 0) atomicAnd(words + q * 4, ~magnitudes);
+  }
+}
+
+// The same for block scales, after the codes; 256 bytes a tile.
+__global__ __launch_bounds__(256) void pack_scales(Piece p, std::byte* codes, std::byte* out) {
   const std::int64_t stride = p.cols / 16;
   const int i = static_cast<int>(threadIdx.x), unit = i / kUnitScaleBytes, at = i % kUnitScaleBytes;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * kTileRows + unit * kUnitRows +
                            at / 8 + at % 2 * 8;
   const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) * 4 + at % 8 / 2;
   const bool there = row < p.rows && block < stride;
-  out[scale_at(p.first + row, block * 16, p.k_tiles)] =
-      there ? p.data[row * stride + block] : std::byte{0};
+  std::byte scale = there ? p.data[row * stride + block] : std::byte{0};
+  if (p.scale_code == ScaleCode::e5m3) {
+    auto* const words = reinterpret_cast<std::uint32_t*>(
+        codes + unit_index(p.first + row, block * 16, p.k_tiles) * unit_bytes(WeightFormat::nvfp4));
+    const auto e4m3 = static_cast<std::uint32_t>(scale);
+    take_over(e4m3, at % 2 != 0, words + at / 8 * 16 + at % 8 / 2);
+    scale = static_cast<std::byte>(e5m3_of(e4m3));
+  }
+  out[scale_at(p.first + row, block * 16, p.k_tiles)] = scale;
 }
 
 // Slots of the staging memory, filled in turn.
@@ -313,12 +337,14 @@ void launch_pack(WeightFormat f, const Piece& p, std::byte* out, cudaStream_t st
   }
 }
 
-std::vector<float> alpha_of(const Weight& w, std::int64_t padded_rows) {
+std::vector<float> alpha_of(const Weight& w, std::int64_t padded_rows, ScaleCode code) {
+  const float unit = code == ScaleCode::e5m3 ? num::kSm90Nvfp4Scale : 1.0f;
   std::vector<float> alpha(static_cast<std::size_t>(padded_rows), 0.0f);
   for (std::size_t n = 0; n < static_cast<std::size_t>(w.rows); ++n) {
     alpha[n] = w.scale_layout == ScaleLayout::row      ? w.scales[n]
                : w.scale_layout == ScaleLayout::tensor ? w.scales[0]
                                                        : 1.0f;
+    alpha[n] = num::mul(alpha[n], unit);
   }
   return alpha;
 }
@@ -327,7 +353,8 @@ std::vector<float> alpha_of(const Weight& w, std::int64_t padded_rows) {
 
 std::uint64_t image_bytes(const Weight& weight) { return sizes_of(weight).total; }
 
-WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& staging, DType operand) {
+WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& staging, ArchPath path) {
+  const DType operand = operand_of(path);
   const Sizes s = sizes_of(weight);
   if (reinterpret_cast<std::uintptr_t>(arena) % kAlign != 0) {
     refuse(ErrorCode::internal, weight, "expected an arena aligned to 256 bytes");
@@ -357,6 +384,10 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
   auto* const alpha = reinterpret_cast<float*>(arena + s.alpha_at);
   image.alpha = alpha;
   image.values = operand;
+  if (nvfp4) image.scale_code = scale_code_of(path);
+  auto* const odd = reinterpret_cast<std::uint32_t*>(arena + s.odd_at);
+  image.odd = odd;
+  cuda_ok(cudaMemsetAsync(odd, 0, sizeof *odd, staging.stream), weight, "clearing");
   if (nvfp4) image.scales = arena + s.scales_at;
   const bool blocks = weight.scale_layout == ScaleLayout::block128;
   if (blocks) image.block = reinterpret_cast<const float*>(arena + s.block_at);
@@ -372,7 +403,8 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
   pipe.rows(weight.codes, code_row,
             [&](const std::byte* data, std::int64_t first, std::int64_t count) {
               launch_pack(weight.format,
-                          {data, first, count, weight.cols, k_tiles, by_row ? alpha : nullptr}, arena,
+                          {data, first, count, weight.cols, k_tiles, by_row ? alpha : nullptr, odd,
+                           image.scale_code}, arena,
                           staging.stream);
             });
   if (nvfp4) {
@@ -381,12 +413,22 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
                 const dim3 grid(static_cast<unsigned>(k_tiles),
                                 static_cast<unsigned>(ceil_div(count, kTileRows)));
                 pack_scales<<<grid, 256, 0, staging.stream>>>(
-                    Piece{data, first, count, weight.cols, k_tiles, nullptr}, arena + s.scales_at);
+                    Piece{data, first, count, weight.cols, k_tiles, nullptr, odd, image.scale_code}, arena,
+                    arena + s.scales_at);
               });
   }
-  if (!by_row) pipe.floats(alpha_of(weight, s.padded_rows), arena + s.alpha_at);
+  if (!by_row) pipe.floats(alpha_of(weight, s.padded_rows, image.scale_code), arena + s.alpha_at);
   if (blocks) pipe.floats(weight.scales, arena + s.block_at);
   return image;
+}
+
+void look_at_packed(WeightImage& image) {
+  std::uint32_t odd = 0;
+  const cudaError_t e = cudaMemcpy(&odd, image.odd, sizeof odd, cudaMemcpyDeviceToHost);
+  if (e != cudaSuccess) {
+    throw Error(ErrorCode::internal, std::string("[pack] looking at an image: ") + cudaGetErrorString(e));
+  }
+  image.plain = odd == 0;
 }
 
 }  // namespace nibble::cuda

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backends/cuda/arch_path.h"
 #include "core/base/dtype.h"
 #include "core/checkpoint/weight.h"
 #include "core/numerics/matrix_order.h"
@@ -20,11 +21,14 @@ struct WeightImage {
   std::int64_t padded_rows = 0, padded_cols = 0;  // what lies there; padding is zero
   const std::byte* codes = nullptr;
   const std::byte* scales = nullptr;  // nvfp4 block scales
+  ScaleCode scale_code = ScaleCode::e4m3;
   const float* block = nullptr;       // block128 scales [ceil(N / 128), ceil(K / 128)] or null
   const float* alpha = nullptr;   // [padded_rows]: tensor or row scale, 1 for none and block128;
-                                  // of f16 values 2^e of the row
+                                  // of f16 values 2^e of the row; of e5m3 scales times 2^7
   num::Segments segments{1, 64};  // of a sum over K with unquantised or per-row activations
   DType values = DType::bf16;     // what unquantised weights became: bf16, or f16 scaled by row
+  const std::uint32_t* odd = nullptr;  // on the device: look_at_packed()
+  bool plain = false;  // no FP8 code is NaN; false until looked at
 };
 
 // Bytes of the image in the arena, a multiple of 256.
@@ -38,8 +42,11 @@ struct Staging {
   std::size_t bytes = 0;
   cudaStream_t stream = nullptr;
 };
-// `operand`: of the profile, bf16 or f16.
+// `path` decides what values and scales become.
 WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& staging,
-                        DType operand = DType::bf16);
+                        ArchPath path = ArchPath::sm90);
+
+// Sets `plain`; the packing must have finished.
+void look_at_packed(WeightImage& image);
 
 }  // namespace nibble::cuda

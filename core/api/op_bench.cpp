@@ -43,7 +43,7 @@ LinearBench bench_linear(const Device& on, const LinearBenchOptions& how) {
   check(how);
   const BackendEntry& entry = backend_for(on);
   if (entry.bench_linear == nullptr) {
-    throw Error(ErrorCode::unsupported,
+    throw Error(ErrorCode::no_device,
                 "[device] bench ops: expected a CUDA device (cuda, cuda:1), found " + on.text());
   }
   return entry.bench_linear(backend_options(on), how);

@@ -24,6 +24,12 @@ struct MatrixOrder {
 constexpr MatrixOrder kSm90Order{16, 25};  // mma and wgmma, bf16 and f16 operands; sm120's mma too
 constexpr MatrixOrder kSm70Order{4, 23};   // mma.m8n8k4, f16 operands; block-scaled FP4: fused_fp4.h
 
+// Profile sm90 takes an NVFP4 weight as code * block scale * 2^-7 and its tensor or row scale as float32(scale *
+// 2^7): then a code and a scale become a bf16 operand by one multiplication (both factors are bf16 of values
+// shifted by powers of two, whose product is code * scale * 2^-7 exactly). Away from the ends of float32's range
+// the bits are those of the unshifted product.
+constexpr float kSm90Nvfp4Unit = 0x1p-7f, kSm90Nvfp4Scale = 0x1p7f;
+
 struct Segments {
   std::int32_t count;
   std::int32_t length;  // of all but the last; a multiple of 64

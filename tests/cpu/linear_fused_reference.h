@@ -48,6 +48,10 @@ struct Operands {
       const std::span<float> row(values.data() + n * w.cols, static_cast<std::size_t>(w.cols));
       const int e = plain && profile == Profile::sm70 ? std::max(row_exponent(row, 0), -126) : 0;
       alpha.push_back(std::ldexp(test::alpha(w, n), e));
+      if (profile == Profile::sm90 && w.format == WeightFormat::nvfp4) {
+        for (float& v : row) v *= 0x1p-7f;
+        alpha.back() *= 0x1p7f;
+      }
       if (!plain) continue;
       for (float& v : row) v = profile == Profile::sm70 ? to_f16(v, e) : to_bf16(v);
     }

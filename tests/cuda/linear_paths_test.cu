@@ -71,7 +71,7 @@ bool starts(const char* name, const std::string& with) { return std::string(name
 
 TEST(LinearPaths, EachNamesItsKernel) {
   const auto name = [](ArchPath path, WeightFormat format, Kind kind) {
-    return cuda::linear_kernel(arguments(path, format, kind));
+    return cuda::linear_kernel({}, arguments(path, format, kind));
   };
   using F = WeightFormat;
   EXPECT_TRUE(starts(name(ArchPath::sm90, F::nvfp4, Kind::nvfp4_static), "mma.m16n8k16"));
@@ -86,7 +86,7 @@ TEST(LinearPaths, RefusalsSayWhy) {
   cuda::LinearArgs a = arguments(ArchPath::sm70, WeightFormat::bf16, Kind::none);
   a.x.exponents = nullptr;
   try {
-    static_cast<void>(cuda::linear_kernel(a));
+    static_cast<void>(cuda::linear_kernel({}, a));
     FAIL();
   } catch (const Error& e) {
     for (const char* part : {"mma.m8n8k4: x has no exponents", "mma.m16n8k16: the path is sm70",
@@ -118,7 +118,7 @@ TEST(LinearSm70Weights, KeepARowsRange) {
     }
   }
   w.weight.codes = w.codes;
-  const OnDevice packed(w.weight, std::size_t{1} << 16, DType::f16);
+  const OnDevice packed(w.weight, std::size_t{1} << 16, ArchPath::sm70);
   const LinearInput x = random_input(c, s, 4, ArchPath::sm70);
   const std::vector<float> y = run_linear<float>(packed.image, {}, x, s.t, 0, ArchPath::sm70);
   std::vector<std::int64_t> columns;

@@ -22,12 +22,13 @@ struct PinnedMemory {
 
 // A weight packed through staging memory of `staging` bytes.
 struct OnDevice {
-  OnDevice(const Weight& w, std::size_t staging, DType operand = DType::bf16) : arena(cuda::image_bytes(w)) {
+  OnDevice(const Weight& w, std::size_t staging, cuda::ArchPath path = cuda::ArchPath::sm90) : arena(cuda::image_bytes(w)) {
     const PinnedMemory host(staging);
     DeviceArray<std::byte> device(staging);
     image = cuda::pack_weight(w, arena.raw(),
-                              {static_cast<std::byte*>(host.data), device.raw(), staging, nullptr}, operand);
+                              {static_cast<std::byte*>(host.data), device.raw(), staging, nullptr}, path);
     finish_device();
+    cuda::look_at_packed(image);
     EXPECT_EQ(device.damage(), "");
   }
   DeviceArray<std::byte> arena;
@@ -40,6 +41,23 @@ inline std::size_t staging_for(const Weight& w, std::size_t turn) {
   const std::size_t least = row * 64;
   if (least > (1u << 22)) return 2 * least;
   return turn % 3 == 0 ? least : turn % 3 == 1 ? 2 * least + 600 : std::size_t{16} << 20;
+}
+
+inline int multiprocessors() {
+  int count = 0;
+  cuda_ok(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0));
+  return count;
+}
+// Launch::sums of all launches: each must leave flags and counters as it found them.
+inline std::byte* linear_sums() {
+  static std::byte* const at = [] {
+    void* p = nullptr;
+    const std::size_t bytes = cuda::linear_sums_bytes(multiprocessors());
+    cuda_ok(cudaMalloc(&p, bytes));
+    cuda_ok(cudaMemset(p, 0, bytes));
+    return static_cast<std::byte*>(p);
+  }();
+  return at;
 }
 
 template <class T>
@@ -57,12 +75,14 @@ std::vector<T> with_rows(std::vector<T> values, std::int64_t rows, std::int64_t 
 template <class Y>
 std::vector<float> run_linear(const cuda::WeightImage& image, const ActivationFormat& format,
                               const LinearInput& x, std::int64_t most, std::int64_t gap,
-                              cuda::ArchPath path) {
+                              cuda::ArchPath path, bool tuned = true) {
   const std::int64_t k = image.cols, n = image.rows, across = (k + 127) / 128;
   const StepOnDevice step(plain_batch(std::vector<std::int32_t>(static_cast<std::size_t>(x.rows))));
   cuda::Launch to;
   to.step = step.device();
   to.max_rows = most;
+  to.multiprocessors = multiprocessors();
+  if (tuned) to.sums = linear_sums();
   cuda::LinearArgs args;
   args.format = format;
   args.weight = image;
@@ -148,7 +168,7 @@ inline void check_case(const Combination& c, Case s, std::size_t index, cuda::Ar
   if (path == cuda::ArchPath::sm70) s.bf16_output = false;  // float32 always
   SCOPED_TRACE(case_text(c, s));
   const OwnedWeight w(c, s, 1000 + index);
-  const OnDevice packed(w.weight, staging_for(w.weight, index), cuda::operand_of(path));
+  const OnDevice packed(w.weight, staging_for(w.weight, index), path);
   ASSERT_EQ(packed.arena.damage(), "");
   const ActivationFormat format = format_of(c.kind);
   const LinearInput x = random_input(c, s, 5000 + index, path);

@@ -51,7 +51,22 @@ TEST(Linear, NamesItsKernel) {
   cuda_ok(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
   cuda_ok(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0));
   const bool native = minor == 0 && (major == 9 || major == 12);
-  EXPECT_STREQ(cuda::linear_kernel({}), native ? "mma.m16n8k16" : "mma.m16n8k16, emulated");
+  EXPECT_STREQ(cuda::linear_kernel({}, {}), native ? "mma.m16n8k16" : "mma.m16n8k16, emulated");
+  cuda::Launch tuned;
+  tuned.multiprocessors = multiprocessors();
+  tuned.sums = linear_sums();
+  cuda::LinearArgs args;
+  args.weight.plain = true;
+  if (major == 9 && minor == 0) {
+    EXPECT_STREQ(cuda::linear_kernel(tuned, args), "wgmma.m64k16");
+    args.x.stride = 12;
+    EXPECT_STREQ(cuda::linear_kernel(tuned, args), "mma.m16n8k16");
+    for (const auto& [kernel, why] : cuda::linear_choices(tuned, args)) {
+      if (kernel == "wgmma.m64k16") {
+        EXPECT_EQ(why, "rows of x are not aligned to 16 bytes");
+      }
+    }
+  }
 }
 
 TEST(Linear, AnEmptyStepWritesNothing) {
@@ -77,7 +92,7 @@ void check_embed(const Combination& c, cuda::ArchPath path) {
   for (const std::int64_t k : {16, 96, 1040}) {
     const Case s{203, k, 1, true, false, 0};
     const OwnedWeight w(c, s, static_cast<std::uint64_t>(k));
-    const OnDevice packed(w.weight, staging_for(w.weight, 1), cuda::operand_of(path));
+    const OnDevice packed(w.weight, staging_for(w.weight, 1), path);
     std::vector<std::int32_t> tokens;
     for (std::int32_t i = 0; i < 203; ++i) tokens.push_back((i * 64 + 5) % 203);
     const StepOnDevice step(plain_batch(tokens));
@@ -97,6 +112,7 @@ void check_embed(const Combination& c, cuda::ArchPath path) {
         float scale = unit;
         if (c.layout == ScaleLayout::tensor) scale = w.weight.scales[0];
         if (c.layout == ScaleLayout::row) scale = w.weight.scales[static_cast<std::size_t>(n)];
+        if (shifted(w.weight, path)) scale = num::mul(scale, num::kSm90Nvfp4Scale);
         if (c.layout == ScaleLayout::block128) {
           scale = w.weight.scales[static_cast<std::size_t>(n / 128 * ((k + 127) / 128) + i / 128)];
         }
@@ -153,6 +169,34 @@ TEST(WeightDecode, PairsAreExact) {
           ASSERT_TRUE(same_bits(high(a[j]), num::e2m1_to_float(h) * with)) << s << " " << word;
         }
       }
+    }
+  }
+}
+
+// What sm90 keeps: any nibbles and any e4m3 give code * scale * 2^-7, signs and zeros of scales by way of codes.
+TEST(WeightDecode, ArrangedWordsAreExact) {
+  for (std::uint32_t s = 0; s < 256; ++s) {
+    const auto scale = static_cast<std::uint8_t>(s), other = static_cast<std::uint8_t>(s * 7 + 3);
+    const auto coded = [](std::uint32_t byte) { return cuda::e5m3_of(byte); };
+    for (std::uint32_t seed = 0; seed < 64; ++seed) {
+      Hash random{s << 8 | seed};
+      const std::uint32_t nibbles = random();
+      std::uint32_t word = cuda::arranged_word(nibbles);
+      for (int i = 0; i < 8; ++i) {
+        ASSERT_EQ(cuda::arranged_code(word, i % 4, i / 4), nibbles >> (4 * i) & 15u) << nibbles;
+      }
+      std::uint32_t a[4];
+      cuda::arranged_fragment<2>(word, coded(scale) << 16 | coded(other) << 24, a);
+      for (std::uint32_t i = 0; i < 8; ++i) {
+        const std::uint8_t by = (i % 4 % 2 == 0 ? scale : other) & 0x7F;
+        const float with = by == 0 ? 1.0f : num::e4m3_to_float(by);
+        const auto code = static_cast<std::uint8_t>(nibbles >> (4 * i) & 15u);
+        const auto found = static_cast<std::uint16_t>(a[i % 4] >> (16 * (i / 4)));
+        ASSERT_TRUE(same_bits(num::bf16_to_float(found), num::e2m1_to_float(code) * with * 0x1p-7f)) << s << " " << nibbles;
+      }
+      if ((scale & 0x7F) == 0x7F) continue;
+      EXPECT_TRUE(same_bits(cuda::e5m3_to_unit(coded(scale)),
+                            ((scale & 0x7F) == 0 ? 1.0f : std::fabs(num::e4m3_to_float(scale))) * 0x1p-7f));
     }
   }
 }

@@ -144,12 +144,16 @@ inline int weight_exponent_of(const Weight& w, std::int64_t n) {
   return amax == 0 ? 0 : std::max(-126, std::ilogb(amax) - 14);
 }
 
+inline bool shifted(const Weight& w, cuda::ArchPath path) {
+  return path == cuda::ArchPath::sm90 && w.format == WeightFormat::nvfp4;
+}
 // Operands of row n; returns what alpha takes.
 inline float weight_row_of(const Weight& w, cuda::ArchPath path, std::int64_t n, float* out) {
   const bool f16 = path == cuda::ArchPath::sm70;
   const int e = f16 ? weight_exponent_of(w, n) : 0;
   for (std::int64_t k = 0; k < w.cols; ++k) {
     out[k] = weight_element(w, n, k);
+    if (shifted(w, path)) out[k] = num::mul(out[k], num::kSm90Nvfp4Unit);
     if (!is_unquantised(w.format)) continue;
     out[k] = f16 ? num::f16_to_float(num::float_to_f16(std::ldexp(out[k], -e)))
                  : num::bf16_to_float(num::float_to_bf16(out[k]));
@@ -217,6 +221,7 @@ inline float mirror_output(const Weight& w, cuda::ArchPath path, const Activatio
   float alpha = unit, scale = 1;
   if (w.scale_layout == ScaleLayout::tensor) alpha = w.scales[0];
   if (w.scale_layout == ScaleLayout::row) alpha = w.scales[static_cast<std::size_t>(n)];
+  if (shifted(w, path)) alpha = num::mul(alpha, num::kSm90Nvfp4Scale);
   if (format.kind == Kind::nvfp4_static || format.kind == Kind::fp8_tensor_static) scale = format.scale;
   if (format.kind == Kind::fp8_token) scale = x.scales[static_cast<std::size_t>(row)];
   if (format.kind == Kind::none && path == cuda::ArchPath::sm70) {

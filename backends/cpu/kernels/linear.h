@@ -26,6 +26,7 @@ struct LinearBlock {
   float tensor_scale;      // used where row_scale is null; 1 for unquantised x
   float* y;                // [rows, weight rows]
   std::int64_t y_stride;
+  float weight_unit = 1, alpha_unit = 1;  // powers of two that a profile takes operands and alpha by
 };
 
 struct LinearKernels {

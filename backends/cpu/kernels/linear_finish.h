@@ -23,7 +23,7 @@ NIBBLE_INLINE void finish(const LinearBlock& b, std::int64_t panel, std::int64_t
                           F32x16 total) {
   const float scale = b.row_scale != nullptr ? b.row_scale[row] : b.tensor_scale;
   const std::int64_t n = panel * kPanelRows;
-  const F32x16 y = mul(mul(total, load(b.weight->alpha + n)), set1(scale));
+  const F32x16 y = mul(mul(total, mul(load(b.weight->alpha + n), set1(b.alpha_unit))), set1(scale));
   float* out = b.y + row * b.y_stride + n;
   if (n + kPanelRows <= b.weight->rows) {
     store(out, y);

@@ -25,8 +25,11 @@ struct WeightBlock {
   // k0 .. k0 + count of a panel; returns the number of k with the zeros behind them.
   template <int MinExponent>
   NIBBLE_INLINE std::int64_t open(const PackedWeight& w, std::int64_t panel, std::int64_t k0,
-                                  std::int64_t count) {
+                                  std::int64_t count, float unit) {
     decode_any(w, panel, k0, count, values);
+    if (unit != 1.0f) {
+      for (std::int64_t i = 0; i < count * kPanelRows; ++i) values[i] *= unit;
+    }
     const std::int64_t padded = (count + kFusedGroup - 1) / kFusedGroup * kFusedGroup;
     for (std::int64_t i = count * kPanelRows; i < padded * kPanelRows; ++i) values[i] = 0.0f;
     ordinary = panel_exponents<MinExponent>(values, padded, exponents);
@@ -83,7 +86,7 @@ void rows(const FusedBlock& f, std::int64_t panel_begin, std::int64_t panel_end)
       std::memset(sums, 0, bytes);
       for (std::int64_t k0 = start; k0 < end; k0 += kSegment) {
         const std::int64_t count =
-            w.open<kMin>(*b.weight, p, k0, end - k0 < kSegment ? end - k0 : kSegment);
+            w.open<kMin>(*b.weight, p, k0, end - k0 < kSegment ? end - k0 : kSegment, b.weight_unit);
         const TowardZero mode;
         std::int64_t r = 0;
         for (; r + 2 <= b.rows; r += 2) row_chains<G, F, kMin, 2>(f, w, r, k0, count, sums);

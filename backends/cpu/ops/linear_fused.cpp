@@ -132,6 +132,10 @@ void run_fused(Profile profile, const LinearKernels& plain, const FusedKernels& 
   auto* const row_scales = reinterpret_cast<float*>(exponents + rows * stride);
   auto* const ordinary = reinterpret_cast<std::int32_t*>(row_scales + rows);
   FusedBlock all{slab_of(a, first, rows), exponents, ordinary, fused_segments(*a.weight, a.format).length};
+  if (profile == Profile::sm90 && a.weight->format == WeightFormat::nvfp4) {
+    all.linear.weight_unit = num::kSm90Nvfp4Unit;
+    all.linear.alpha_unit = num::kSm90Nvfp4Scale;
+  }
   all.linear.x = x;
   all.linear.x_stride = stride;
   const bool f16 = profile == Profile::sm70;

@@ -87,6 +87,8 @@ class Runner {
     most_rows_ = *std::max_element(how.rows.begin(), how.rows.end());
     few_ = *std::min_element(how.rows.begin(), how.rows.end()) <= kColdRows;
     step_ = allot(sizeof(StepView), "a step");
+    sums_ = allot(linear_sums_bytes(card_.multiprocessors), "partial sums");
+    check(cudaMemsetAsync(sums_.data(), 0, sums_.bytes(), timer_.stream()), "clearing partial sums");
   }
 
   LinearBench run() {
@@ -238,12 +240,12 @@ class Runner {
       row.shape = s;
       row.format = format;
       row.rows = t;
-      row.kernel = linear_kernel(args);
-      row.choices = linear_choices(args, t);
+      const Launch to = launch(t);
+      row.kernel = linear_kernel(to, args);
+      row.choices = linear_choices(to, args);
       row.weight_bytes = image_bytes(w);
       row.bytes = row.weight_bytes + static_cast<std::uint64_t>(t * (2 * s.k + (f16 ? 4 : 2) * s.n));
       row.cold = cold(copies, bytes, t);
-      const Launch to = launch(t);
       row.ours = timer_.measure(used(copies, t), [&](int copy) {
         LinearArgs of_copy = args;
         of_copy.weight = moved(image, static_cast<std::uint64_t>(copy) * bytes);
@@ -259,9 +261,10 @@ class Runner {
     const std::uint64_t bytes = std::max<std::uint64_t>(64u << 20, 256 * static_cast<std::uint64_t>(w.cols));
     std::uint64_t made = 0;
     const Block host(Place::pinned, bytes, "packing a weight", made), device = allot(bytes, "packing");
-    const WeightImage image =
-        pack_weight(w, arena, {host.data(), device.data(), bytes, timer_.stream()}, operand_of(path_));
+    WeightImage image =
+        pack_weight(w, arena, {host.data(), device.data(), bytes, timer_.stream()}, path_);
     check(cudaStreamSynchronize(timer_.stream()), "packing a weight");
+    look_at_packed(image);
     w.codes = w.block_scales = {};
     w.owner.reset();
     return image;
@@ -282,6 +285,7 @@ class Runner {
     to.max_rows = to.max_outputs = rows;
     to.max_ranges = 1;
     to.multiprocessors = card_.multiprocessors;
+    to.sums = sums_.data();
     return to;
   }
 
@@ -294,14 +298,14 @@ class Runner {
   std::string what_;
   std::int64_t most_rows_ = 0;
   bool few_ = false;
-  Block step_, workspace_, x_, y_;
+  Block step_, workspace_, sums_, x_, y_;
 };
 
 }  // namespace
 
 LinearBench bench_linear(const BackendOptions& options, const LinearBenchOptions& how) {
   if (!options.mirror.empty()) {
-    throw Error(ErrorCode::unsupported,
+    throw Error(ErrorCode::no_device,
                 "[cuda] mirror: only the CPU mirrors a profile, found \"" + options.mirror + "\"");
   }
   return Runner(options, how).run();

@@ -6,7 +6,11 @@
 //   nvfp4  [lane 32][s 4] words; nibble j (0..3) is the low half of a[j], nibble 4 + j the high half
 //   fp8    [s / 2][lane 32][s % 2][a 0..3] pairs of codes
 //   bf16   [s 4][lane 32][a 0..3] pairs; f16 (WeightImage::values) the same
-// nvfp4 block scales stay plain e4m3 bytes (sign and NaN included): [N / 16][K / 64][g 8][s 4][rows g, g+8].
+// nvfp4 block scales lie in the order of their units: [N / 64][K / 64][4 units][g 8][s 4][rows g, g+8].
+//   e4m3   as in the file, sign and NaN included (sm70, sm120)
+//   e5m3   (sm90) without sign and zero, which the codes took over: bits of bf16(scale * 2^119), less 0x7000, over
+//          16; a NaN stays one. The bits of codes are arranged so that few instructions take them out: in each half
+//          of a word  sign 15, 12, 9, 14 and magnitude 8..6, 5..3, 2..0, {11, 10, 13} of a[0], a[1], a[2], a[3]
 #pragma once
 
 #include <cstdint>
@@ -43,8 +47,40 @@ NIBBLE_HD int fp8_at(UnitPlace u) {
 }
 NIBBLE_HD int bf16_at(UnitPlace u) { return u.step * 256 + u.lane * 8 + u.reg * 2 + u.half; }
 NIBBLE_HD std::int64_t scale_at(std::int64_t n, std::int64_t k, std::int64_t k_tiles) {
-  return (n / kUnitRows * k_tiles + k / kTileCols) * kUnitScaleBytes + n % 8 * 8 +
-         k % kTileCols / 16 * 2 + n % kUnitRows / 8;
+  return unit_index(n, k, k_tiles) * kUnitScaleBytes + n % 8 * 8 + k % kTileCols / 16 * 2 +
+         n % kUnitRows / 8;
+}
+
+// A word of nibbles, arranged.
+NIBBLE_HD std::uint32_t arranged_word(std::uint32_t word) {
+  std::uint32_t all = 0;
+  for (int half = 0; half < 32; half += 16) {
+    const std::uint32_t h = word >> half;
+    all |= ((h & 8u) << 12 | (h & 7u) << 6 | (h & 0x80u) << 5 | (h & 0x70u) >> 1 | (h & 0x800u) >> 2 |
+            (h & 0x700u) >> 8 | (h & 0x8000u) >> 1 | (h & 0x6000u) >> 3 | (h & 0x1000u) << 1)
+           << half;
+  }
+  return all;
+}
+// Code of a[reg] in half `half` of an arranged word.
+NIBBLE_HD std::uint8_t arranged_code(std::uint32_t word, int reg, int half) {
+  const std::uint32_t h = word >> (16 * half);
+  const std::uint32_t code = reg == 0   ? (h >> 12 & 8u) | (h >> 6 & 7u)
+                             : reg == 1 ? (h >> 9 & 8u) | (h >> 3 & 7u)
+                             : reg == 2 ? (h >> 6 & 8u) | (h & 7u)
+                                        : (h >> 11 & 8u) | (h >> 9 & 6u) | (h >> 13 & 1u);
+  return static_cast<std::uint8_t>(code);
+}
+// Of an e4m3's magnitude; zero becomes 1.
+NIBBLE_HD std::uint32_t e5m3_of(std::uint32_t e4m3) {
+  const std::uint32_t m = e4m3 & 0x7Fu;
+  if (m == 0x7Fu) return 0xFCu;
+  const float v = m == 0 ? 1.0f : num::e4m3_to_float(static_cast<std::uint8_t>(m));
+  return (num::bit_cast<std::uint32_t>(v) >> 20) + (119u << 3) - (0x7000u >> 4);
+}
+// scale * 2^-7.
+NIBBLE_HD float e5m3_to_unit(std::uint32_t byte) {
+  return num::mul(num::bf16_to_float(static_cast<std::uint16_t>((byte << 4) + 0x7000u)), 0x1p-126f);
 }
 
 // The operand of w[n, k].
@@ -53,6 +89,11 @@ NIBBLE_HD float weight_value(const WeightImage& w, std::int64_t n, std::int64_t 
   const std::byte* unit = w.codes + unit_index(n, k, k_tiles) * unit_bytes(w.format);
   const UnitPlace place =
       unit_place(static_cast<int>(n % kUnitRows), static_cast<int>(k % kTileCols));
+  if (w.format == WeightFormat::nvfp4 && w.scale_code == ScaleCode::e5m3) {
+    const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(unit)[place.lane * 4 + place.step];
+    return num::mul(num::e2m1_to_float(arranged_code(word, place.reg, place.half)),
+                    e5m3_to_unit(static_cast<std::uint32_t>(w.scales[scale_at(n, k, k_tiles)])));
+  }
   if (w.format == WeightFormat::nvfp4) {
     const int at = nvfp4_at(place);
     const auto two = static_cast<std::uint8_t>(unit[at / 2]);
@@ -117,6 +158,26 @@ NIBBLE_HD void nvfp4_fragment(std::uint32_t word, std::uint32_t scales, std::uin
   a[1] = e2m1_pair<1>(word, lower);
   a[2] = e2m1_pair<2>(word, upper);
   a[3] = e2m1_pair<3>(word, lower);
+}
+// bf16(scale * 2^119) of byte `I`, twice.
+template <int I>
+NIBBLE_HD std::uint32_t e5m3_twice(std::uint32_t bytes) {
+#if defined(__CUDA_ARCH__)
+  const std::uint32_t two = __byte_perm(bytes, 0, 0x4040u | I * 0x0101u);
+#else
+  const std::uint32_t two = (bytes >> (8 * I) & 0xFFu) * 0x00010001u;
+#endif
+  return two * 16u + 0x70007000u;
+}
+// The same as nvfp4_fragment from an arranged word and e5m3 scales, in bytes Upper (row g) and Upper + 1: operands
+// times 2^-7. The bits of a code are bf16 of 1/2^126 the value.
+template <int Upper>
+NIBBLE_HD void arranged_fragment(std::uint32_t word, std::uint32_t scales, std::uint32_t (&a)[4]) {
+  const std::uint32_t upper = e5m3_twice<Upper>(scales), lower = e5m3_twice<Upper + 1>(scales);
+  a[0] = mul_bf16_pair(word & 0x81C081C0u, upper);
+  a[1] = mul_bf16_pair(word << 3 & 0x81C081C0u, lower);
+  a[2] = mul_bf16_pair(word << 6 & 0x81C081C0u, upper);
+  a[3] = mul_bf16_pair((word << 1 & 0x80008000u) | (word >> 3 & 0x01800180u) | (word >> 7 & 0x00400040u), lower);
 }
 // `low`: codes of a[0] and a[1], `high`: of a[2] and a[3].
 NIBBLE_HD void fp8_fragment(std::uint32_t low, std::uint32_t high, std::uint32_t (&a)[4]) {

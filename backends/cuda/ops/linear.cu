@@ -8,6 +8,7 @@
 
 #include "backends/cuda/device/mma_f16.cuh"
 #include "backends/cuda/device/mma_fp4.cuh"
+#include "backends/cuda/device/sm90.cuh"
 #include "backends/cuda/ops/linear_parts.cuh"
 #include "nibble/error.h"
 
@@ -17,9 +18,11 @@ namespace {
 constexpr std::int64_t kFewRows = 8;
 
 // Compiled with the kernels, so that their attributes tell which code the card took: of what virtual
-// architecture, and whether that had the FP4 instruction (its feature set has no number to ask for).
+// architecture, and whether that had the FP4 instruction or wgmma (feature sets have no number to ask for).
 #if defined(NIBBLE_NATIVE_FP4)
 constexpr int kProbeThreads = 64;
+#elif defined(NIBBLE_SM90A)
+constexpr int kProbeThreads = 96;
 #else
 constexpr int kProbeThreads = 32;
 #endif
@@ -35,6 +38,7 @@ cudaFuncAttributes probe() {
 bool has_m16n8k16() { return native_mma(probe().ptxVersion); }
 bool has_m8n8k4() { return native_m8n8k4(probe().ptxVersion); }
 bool has_fp4() { return probe().maxThreadsPerBlock == 64; }
+bool has_wgmma() { return probe().maxThreadsPerBlock == 96; }
 
 void launch_sm90(const Launch& to, const LinearParams& p) {
   if (to.max_of(p.rows) <= kFewRows) {
@@ -45,20 +49,35 @@ void launch_sm90(const Launch& to, const LinearParams& p) {
 }
 
 // Why a kernel does not serve; null: it does.
-const char* refuse_sm120(const LinearArgs& a) {
+const char* refuse_sm120(const Launch&, const LinearArgs& a) {
   if (a.path != ArchPath::sm120) return "the path is not sm120";
   if (a.weight.format != WeightFormat::nvfp4) return "the weight is not nvfp4";
   if (a.format.kind != ActivationKind::nvfp4_static) return "the activations are not nvfp4";
   return nullptr;
 }
-const char* refuse_sm70(const LinearArgs& a) {
+const char* refuse_sm70(const Launch&, const LinearArgs& a) {
   if (a.path != ArchPath::sm70) return "the path is not sm70";
   if (a.weight.values != DType::f16) return "the weight was not packed for f16 operands";
   if (a.format.kind == ActivationKind::none && a.x.dtype != DType::f16) return "x is not f16";
   if (a.format.kind == ActivationKind::none && a.x.exponents == nullptr) return "x has no exponents";
   return nullptr;
 }
-const char* refuse_sm90(const LinearArgs& a) {
+// Kept small: it is asked for each op at load.
+const char* refuse_wgmma(const Launch& to, const LinearArgs& a) {
+  if (a.path != ArchPath::sm90) return "the path is not sm90";
+  if (!has_wgmma()) return "the card runs no code for sm_90a";
+  if (a.weight.values != DType::bf16) return "the weight was not packed for bf16 operands";
+  if (a.format.kind != ActivationKind::none) return "x is quantised";
+  if (!a.weight.plain) return "an FP8 code is NaN";
+  if (a.weight.format == WeightFormat::nvfp4 && a.weight.scale_code != ScaleCode::e5m3) {
+    return "block scales were not packed for sm90";
+  }
+  if (to.sums == nullptr || to.multiprocessors <= 0) return "there is no room for partial sums";
+  if (reinterpret_cast<std::uintptr_t>(a.x.data) % 16 != 0) return "x is not aligned to 16 bytes";
+  if (a.x.stride % 8 != 0) return "rows of x are not aligned to 16 bytes";
+  return nullptr;
+}
+const char* refuse_sm90(const Launch&, const LinearArgs& a) {
   if (a.path == ArchPath::sm70) return "the path is sm70";
   if (a.weight.values != DType::bf16) return "the weight was not packed for bf16 operands";
   return nullptr;
@@ -66,7 +85,7 @@ const char* refuse_sm90(const LinearArgs& a) {
 
 struct LinearKernel {
   const char *name, *emulated;
-  const char* (*refusal)(const LinearArgs&);
+  const char* (*refusal)(const Launch&, const LinearArgs&);
   bool (*native)();
   void (*launch)(const Launch&, const LinearParams&);
 };
@@ -74,13 +93,14 @@ struct LinearKernel {
 constexpr LinearKernel kKernels[] = {
     {"mma.m16n8k64 nvfp4", "mma.m16n8k64 nvfp4, emulated", refuse_sm120, has_fp4, launch_sm120},
     {"mma.m8n8k4", "mma.m8n8k4, emulated", refuse_sm70, has_m8n8k4, launch_sm70},
+    {"wgmma.m64k16", "wgmma.m64k16", refuse_wgmma, has_wgmma, launch_wgmma},
     {"mma.m16n8k16", "mma.m16n8k16, emulated", refuse_sm90, has_m16n8k16, launch_sm90},
 };
 
-const LinearKernel& kernel_for(const LinearArgs& a) {
+const LinearKernel& kernel_for(const Launch& to, const LinearArgs& a) {
   std::string refusals;
   for (const LinearKernel& k : kKernels) {
-    const char* why = k.refusal(a);
+    const char* why = k.refusal(to, a);
     if (why == nullptr) return k;
     refusals += std::string(refusals.empty() ? "" : "; ") + k.name + ": " + why;
   }
@@ -96,7 +116,7 @@ bool aligned_for(const LinearArgs& a) {
 }  // namespace
 
 void linear(const Launch& to, const LinearArgs& a) {
-  const LinearKernel& kernel = kernel_for(a);
+  const LinearKernel& kernel = kernel_for(to, a);
   if (to.max_of(a.y.rows) <= 0) return;
   const bool quantised = a.format.kind != ActivationKind::none;
   const bool blocks =
@@ -125,18 +145,18 @@ void linear(const Launch& to, const LinearArgs& a) {
   kernel.launch(to, p);
 }
 
-const char* linear_kernel(const LinearArgs& a) {
-  const LinearKernel& kernel = kernel_for(a);
+const char* linear_kernel(const Launch& to, const LinearArgs& a) {
+  const LinearKernel& kernel = kernel_for(to, a);
   return kernel.native() ? kernel.name : kernel.emulated;
 }
 
-std::vector<std::pair<std::string, std::string>> linear_choices(const LinearArgs& a, std::int64_t) {
+std::vector<std::pair<std::string, std::string>> linear_choices(const Launch& to, const LinearArgs& a) {
   std::vector<std::pair<std::string, std::string>> all;
   bool served = false;
   for (const LinearKernel& k : kKernels) {
-    const char* why = k.refusal(a);
+    const char* why = k.refusal(to, a);
     if (why == nullptr) why = served ? "one before it serves" : "served";
-    served = served || k.refusal(a) == nullptr;
+    served = served || k.refusal(to, a) == nullptr;
     all.emplace_back(k.native() ? k.name : k.emulated, why);
   }
   return all;

@@ -22,10 +22,12 @@ struct LinearArgs {
 };
 // Throws Error(internal) with each kernel's reason where none serves.
 void linear(const Launch& to, const LinearArgs& args);
-// Which kernel serves: "mma.m16n8k16", "mma.m8n8k4, emulated"; for StepStats.
-const char* linear_kernel(const LinearArgs& args);
-// Every kernel in the order of the table with "served" or why not, in a class of `max_rows` rows.
-std::vector<std::pair<std::string, std::string>> linear_choices(const LinearArgs& args, std::int64_t max_rows);
+// Which kernel serves: "wgmma.m64k16", "mma.m8n8k4, emulated"; for StepStats.
+const char* linear_kernel(const Launch& to, const LinearArgs& args);
+// Every kernel in the order of the table with "served" or why not.
+std::vector<std::pair<std::string, std::string>> linear_choices(const Launch& to, const LinearArgs& args);
+// What Launch::sums holds on a card of that many.
+std::uint64_t linear_sums_bytes(int multiprocessors);
 
 struct EmbedArgs {
   WeightImage table;

@@ -31,6 +31,7 @@ struct LinearParams {
 
 void launch_few(const Launch& to, const LinearParams& p);
 void launch_tile(const Launch& to, const LinearParams& p);
+void launch_wgmma(const Launch& to, const LinearParams& p);
 void launch_sm70(const Launch& to, const LinearParams& p);
 void launch_sm120(const Launch& to, const LinearParams& p);
 
@@ -74,19 +75,17 @@ template <>
 struct Unit<WeightFormat::nvfp4> {
   uint4 codes;
   uint2 scales;
-  // Units of four row groups are adjacent, their scales are not.
+  bool arranged;
   __device__ __forceinline__ void load(const WeightImage& w, std::int64_t unit, int lane) {
+    arranged = w.scale_code == ScaleCode::e5m3;
     codes = __ldg(
         reinterpret_cast<const uint4*>(w.codes + unit * unit_bytes(WeightFormat::nvfp4)) + lane);
-    const std::int64_t k_tiles = w.padded_cols / kTileCols, tile = unit / 4;
-    const std::int64_t group = tile / k_tiles * 4 + unit % 4;
-    scales = __ldg(reinterpret_cast<const uint2*>(
-                       w.scales + (group * k_tiles + tile % k_tiles) * kUnitScaleBytes) +
-                   lane / 4);
+    scales = __ldg(reinterpret_cast<const uint2*>(w.scales + unit * kUnitScaleBytes) + lane / 4);
   }
   __device__ __forceinline__ void fragment(int s, std::uint32_t (&a)[4]) const {
     const std::uint32_t word = s == 0 ? codes.x : s == 1 ? codes.y : s == 2 ? codes.z : codes.w;
     const std::uint32_t two = s < 2 ? scales.x : scales.y;
+    if (arranged) return arranged_fragment<0>(word, two >> (16 * (s % 2)), a);
     nvfp4_fragment(word, two >> (16 * (s % 2)) & 0xFFFFu, a);
   }
 };

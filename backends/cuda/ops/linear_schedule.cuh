@@ -1,0 +1,119 @@
+// linear_schedule.cuh: which block of linear_wgmma.cuh computes what, and where sums wait that go on elsewhere.
+#pragma once
+
+#include <cuda.h>
+
+#include "backends/cuda/ops/linear_parts.cuh"
+
+namespace nibble::cuda {
+
+constexpr int kWgmmaRows = 128, kWgmmaThreads = 384, kGroups = 2;
+constexpr int kFlagBytes = 1 << 16;  // of `sums`: a flag for each block, a counter for each tile of a split, for each
+                                     // group; all zero between launches
+constexpr int kCounters = 1 << 11;   // their place behind the flags
+constexpr int kAreaPerProcessor = 1 << 17;  // bytes of each of three areas behind them
+constexpr int kSumsPerProcessor = 3 * kAreaPerProcessor;
+
+// Where a row's total is while a segment's products run.
+//   none       weights of one segment, or a unit is one segment
+//   registers  128 rows of x at most
+//   memory     in the block's own part of `sums`, which stays in L2
+enum class Totals { none, registers, memory };
+
+struct WgmmaParams {
+  LinearParams linear;
+  std::byte* sums;
+  bool split;  // a unit is a segment
+  std::int64_t units;  // of a step that has all rows of its class
+  int multiprocessors;
+};
+
+// A run of K of one unit.
+struct WgmmaWork {
+  int row, token, segment;
+  int first, last;  // k tiles [first, last)
+  bool enter, leave;
+};
+
+// What this block does, in order, in shared memory. Producer and consumers step through it alike.
+class WgmmaSchedule {
+ public:
+  __device__ __forceinline__ void plan(const WgmmaParams& p, int rows, int tokens, int blocks) {
+    const LinearParams& l = p.linear;
+    rows_ = rows;
+    token_tiles_ = (rows + tokens - 1) / tokens;
+    tiles_ = static_cast<int>((l.weight.padded_rows + kWgmmaRows - 1) / kWgmmaRows) * token_tiles_;
+    k_tiles_ = l.k_tiles;
+    segments_ = l.segments;
+    segment_tiles_ = l.segment_tiles;
+    grid_ = blocks;
+    block_ = static_cast<int>(blockIdx.x);
+    split_ = p.split;
+    length_ = split_ ? segment_tiles_ : k_tiles_;
+    const int units = split_ ? tiles_ * segments_ : tiles_;
+    const bool cut = units > grid_ && units % grid_ != 0 && k_tiles_ % length_ == 0;
+    rounds_ = cut ? units / grid_ - 1 : (units + grid_ - 1) / grid_;
+    units_ = cut ? rounds_ * grid_ : units;
+    begin_ = end_ = 0;
+    if (!cut) return;
+    const std::int64_t left = static_cast<std::int64_t>(units - units_) * length_;
+    begin_ = static_cast<int>(left * block_ / grid_);
+    end_ = static_cast<int>(left * (block_ + 1) / grid_);
+  }
+  __device__ __forceinline__ bool split() const { return split_; }
+  __device__ __forceinline__ int rows() const { return rows_; }
+  __device__ __forceinline__ int tile(const WgmmaWork& w) const { return w.row * token_tiles_ + w.token; }
+  // False after the last.
+  __device__ __forceinline__ bool at(int i, WgmmaWork& w) const {
+    if (i < rounds_) {
+      const int unit = i * grid_ + block_;
+      if (unit >= units_) return false;
+      whole(w, unit);
+      return true;
+    }
+    if (end_ == 0 && begin_ == 0) return false;
+    int piece = i - rounds_;
+    const int ahead = end_ % length_, behind = begin_ % length_;
+    if (ahead != 0 && piece-- == 0) {
+      whole(w, units_ + end_ / length_);
+      w.last = w.first + ahead;
+      w.leave = true;
+      return true;
+    }
+    const int from = begin_ / length_ + (behind != 0), count = end_ / length_ - from;
+    if (piece < count) {
+      whole(w, units_ + from + piece);
+      return true;
+    }
+    if (piece > count || behind == 0) return false;
+    whole(w, units_ + begin_ / length_);
+    w.first += behind;
+    w.enter = true;
+    return true;
+  }
+
+ private:
+  __device__ __forceinline__ void whole(WgmmaWork& w, int unit) const {
+    const int tile = split_ ? unit / segments_ : unit;
+    w.segment = split_ ? unit % segments_ : 0;
+    w.row = tile / token_tiles_;
+    w.token = tile % token_tiles_;
+    w.first = w.segment * length_;
+    w.last = min(w.first + length_, k_tiles_);
+    w.enter = w.leave = false;
+  }
+
+  int rows_, token_tiles_, tiles_, k_tiles_, segments_, segment_tiles_, length_, grid_, block_;
+  int rounds_, units_, begin_, end_;
+  bool split_;
+};
+
+// Launches of linear_wgmma.cuh for each weight format, in files of their own because they take long to compile.
+cudaError_t start_wgmma_nvfp4(const Launch& to, int tokens, Totals totals, const CUtensorMap& map,
+                                const WgmmaParams& p);
+cudaError_t start_wgmma_fp8(const Launch& to, int tokens, Totals totals, const CUtensorMap& map,
+                                const WgmmaParams& p);
+cudaError_t start_wgmma_bf16(const Launch& to, int tokens, Totals totals, const CUtensorMap& map,
+                                const WgmmaParams& p);
+
+}  // namespace nibble::cuda

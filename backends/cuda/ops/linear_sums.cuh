@@ -1,0 +1,102 @@
+// linear_sums.cuh: accumulators of one warpgroup on their way to device memory and back, and to y.
+#pragma once
+
+#include "backends/cuda/ops/linear_parts.cuh"
+
+namespace nibble::cuda {
+
+// Four warps of a consumer meet.
+__device__ __forceinline__ void group_sync(int group) {
+  if (group == 0) {
+    asm volatile("bar.sync 1, 128;" ::: "memory");
+  } else {
+    asm volatile("bar.sync 2, 128;" ::: "memory");
+  }
+}
+
+// Sums of one warpgroup in device memory, [count / 4][128 threads] float4.
+template <int N>
+__device__ __forceinline__ void store_sums(float4* to, const float (&v)[N], int thread) {
+#pragma unroll
+  for (int i = 0; i < N / 4; ++i) {
+    __stcg(to + i * 128 + thread, make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]));
+  }
+}
+template <int N>
+__device__ __forceinline__ void load_sums(const float4* from, float (&v)[N], int thread) {
+#pragma unroll
+  for (int i = 0; i < N / 4; ++i) {
+    const float4 four = __ldcg(from + i * 128 + thread);
+    v[4 * i] = four.x;
+    v[4 * i + 1] = four.y;
+    v[4 * i + 2] = four.z;
+    v[4 * i + 3] = four.w;
+    if (i % 8 == 7) asm volatile("" ::: "memory");
+  }
+}
+
+// v = what lies there + v. A sum of products is never -0: nothing added to it is the same as +0.
+template <int N>
+__device__ __forceinline__ void add_sums(const float4* from, float (&v)[N], int thread) {
+#pragma unroll
+  for (int i = 0; i < N / 4; ++i) {
+    const float4 four = __ldcg(from + i * 128 + thread);
+    v[4 * i] = num::add(four.x, v[4 * i]);
+    v[4 * i + 1] = num::add(four.y, v[4 * i + 1]);
+    v[4 * i + 2] = num::add(four.z, v[4 * i + 2]);
+    v[4 * i + 3] = num::add(four.w, v[4 * i + 3]);
+    if (i % 8 == 7) asm volatile("" ::: "memory");  // no more than eight at once: registers are few
+  }
+}
+
+// bf16: an 8 x 8 block turns over, so that a lane holds two neighbours of one token.
+template <int N>
+__device__ __forceinline__ void store_pairs(const LinearParams& l, std::int64_t n0, std::int64_t token0, int rows,
+                                            int lane, const float (&alpha)[2], const float (&sum)[N]) {
+  const int g = lane / 4, q = lane % 4;
+#pragma unroll
+  for (int j = 0; j < N / 4; ++j) {
+    const std::int64_t token = token0 + j * 8 + g;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const std::uint32_t low = num::float_to_bf16(num::mul(sum[j * 4 + 2 * h], alpha[h]));
+      const std::uint32_t high = num::float_to_bf16(num::mul(sum[j * 4 + 2 * h + 1], alpha[h]));
+      std::uint32_t pair;
+      asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(pair) : "r"(low | high << 16));
+      const std::int64_t n = n0 + 2 * q + h * 8;
+      if (token >= rows || n >= l.weight.rows) continue;
+      auto* const y = reinterpret_cast<std::uint16_t*>(l.y) + token * l.y_stride + n;
+      if (n + 1 < l.weight.rows) {
+        *reinterpret_cast<std::uint32_t*>(y) = pair;
+      } else {
+        *y = static_cast<std::uint16_t>(pair);
+      }
+    }
+  }
+}
+// Totals of a warp's 16 weight rows from n0: columns 8 j + 2 p and + 1 of rows g (i = 0, 1) and g + 8 (2, 3).
+template <int N>
+__device__ __forceinline__ void store_tile(const LinearParams& l, std::int64_t n0, std::int64_t token0, int rows,
+                                           int lane, const float (&sum)[N]) {
+  const int g = lane / 4, q = lane % 4;
+  const float alpha[2] = {l.weight.alpha[n0 + g], l.weight.alpha[n0 + g + 8]};
+  if (l.y_bf16 && l.y_stride % 2 == 0 && reinterpret_cast<std::uintptr_t>(l.y) % 4 == 0) {
+    return store_pairs(l, n0, token0, rows, lane, alpha, sum);
+  }
+#pragma unroll
+  for (int j = 0; j < N / 4; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::int64_t token = token0 + j * 8 + q * 2 + i % 2, n = n0 + g + i / 2 * 8;
+      if (token >= rows || n >= l.weight.rows) continue;
+      const float y = num::mul(sum[j * 4 + i], alpha[i / 2]);
+      if (l.y_bf16) {
+        put(reinterpret_cast<Bf16*>(l.y) + token * l.y_stride + n, y);
+      } else {
+        put(reinterpret_cast<float*>(l.y) + token * l.y_stride + n, y);
+      }
+    }
+  }
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,11 @@
+// linear_wgmma_bf16.cu: linear_wgmma.cuh for bf16 weights.
+#include "backends/cuda/ops/linear_start.cuh"
+
+namespace nibble::cuda {
+
+cudaError_t start_wgmma_bf16(const Launch& to, int tokens, Totals totals, const CUtensorMap& map,
+                              const WgmmaParams& p) {
+  return start_wgmma<WeightFormat::bf16>(to, tokens, totals, map, p);
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,11 @@
+// linear_wgmma_fp8.cu: linear_wgmma.cuh for fp8 weights.
+#include "backends/cuda/ops/linear_start.cuh"
+
+namespace nibble::cuda {
+
+cudaError_t start_wgmma_fp8(const Launch& to, int tokens, Totals totals, const CUtensorMap& map,
+                              const WgmmaParams& p) {
+  return start_wgmma<WeightFormat::fp8_e4m3>(to, tokens, totals, map, p);
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,11 @@
+// linear_wgmma_nvfp4.cu: linear_wgmma.cuh for nvfp4 weights.
+#include "backends/cuda/ops/linear_start.cuh"
+
+namespace nibble::cuda {
+
+cudaError_t start_wgmma_nvfp4(const Launch& to, int tokens, Totals totals, const CUtensorMap& map,
+                              const WgmmaParams& p) {
+  return start_wgmma<WeightFormat::nvfp4>(to, tokens, totals, map, p);
+}
+
+}  // namespace nibble::cuda

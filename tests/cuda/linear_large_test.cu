@@ -1,0 +1,59 @@
+// linear_large_test.cu: the tuned kernels of Linear where their schedules cut, split and fold tiles, which small cases
+// do not reach, against the plain kernel that linear_test.cu compares with the contract: all outputs, byte by byte.
+#include <gtest/gtest.h>
+
+#include "tests/cuda/linear_run.h"
+
+namespace nibble::test {
+namespace {
+
+struct Large {
+  WeightFormat format;
+  ScaleLayout layout;
+  std::int64_t n, k, t;
+};
+// On a card of 132 multiprocessors; on others they fall differently.
+const Large kLarge[] = {
+    {WeightFormat::nvfp4, ScaleLayout::tensor, 34816, 512, 300},   // many tiles, cut
+    {WeightFormat::nvfp4, ScaleLayout::row, 17280, 1040, 256},     // 135 tiles: three of them more than blocks
+    {WeightFormat::nvfp4, ScaleLayout::tensor, 34816, 320, 8},     // two blocks a multiprocessor, cut
+    {WeightFormat::nvfp4, ScaleLayout::tensor, 34816, 320, 64},
+    {WeightFormat::nvfp4, ScaleLayout::tensor, 5120, 6144, 1},     // four segments, split
+    {WeightFormat::nvfp4, ScaleLayout::tensor, 5120, 6144, 33},
+    {WeightFormat::nvfp4, ScaleLayout::tensor, 5120, 6144, 128},   // split and cut
+    {WeightFormat::nvfp4, ScaleLayout::tensor, 5120, 6144, 250},
+    {WeightFormat::nvfp4, ScaleLayout::tensor, 5120, 6144, 1024},  // totals in memory, cut within a segment
+    {WeightFormat::nvfp4, ScaleLayout::tensor, 4992, 4160, 2048},  // cut where a segment ends, for some blocks
+    {WeightFormat::fp8_e4m3, ScaleLayout::row, 5120, 6144, 1024},
+    {WeightFormat::fp8_e4m3, ScaleLayout::block128, 5120, 2048, 700},
+    {WeightFormat::fp8_e4m3, ScaleLayout::block128, 17280, 1111, 16},
+    {WeightFormat::bf16, ScaleLayout::none, 5120, 4224, 520},
+    {WeightFormat::bf16, ScaleLayout::none, 17280, 500, 40},
+};
+
+TEST(LinearLarge, TunedEqualsPlain) {
+  NIBBLE_NEEDS_DEVICE();
+  std::uint64_t seed = 1;
+  for (const Large& l : kLarge) {
+    const Combination c{l.format, l.layout, Kind::none};
+    const Case s{l.n, l.k, l.t, false, seed % 2 == 0, 0};
+    SCOPED_TRACE(case_text(c, s));
+    const OwnedWeight w(c, s, ++seed);
+    const OnDevice packed(w.weight, staging_for(w.weight, 2));
+    LinearInput x = random_input(c, s, ++seed);
+    const std::int64_t stride = (l.k + 7) / 8 * 8;  // what the tuned kernels ask of x
+    const std::int64_t gap = stride - l.k;
+    constexpr cuda::ArchPath kPath = cuda::ArchPath::sm90;
+    const auto run = [&](bool tuned) {
+      return s.bf16_output ? run_linear<std::uint16_t>(packed.image, {}, x, l.t, gap, kPath, tuned)
+                           : run_linear<float>(packed.image, {}, x, l.t, gap, kPath, tuned);
+    };
+    const std::vector<float> plain = run(false);
+    expect_same(plain, run(true), "tuned");
+    expect_same(plain, run(true), "tuned, once more");
+    if (HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace nibble::test
