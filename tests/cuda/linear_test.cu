@@ -220,7 +220,7 @@ TEST(WeightImage, RefusesWhatDoesNotFit) {
   const Combination c{WeightFormat::nvfp4, ScaleLayout::tensor, Kind::none};
   OwnedWeight w(c, {16, 32, 1, false, false, 0}, 1);
   EXPECT_EQ(cuda::image_bytes(w.weight) % 256, 0u);
-  EXPECT_EQ(cuda::image_bytes(w.weight), 64u * 64 / 2 + 64 * 4 + 64 * 4);
+  EXPECT_EQ(cuda::image_bytes(w.weight), 64u * 64 / 2 + 64 * 4 + 64 * 4 + 256);
   w.weight.cols = 40;
   EXPECT_ANY_THROW(static_cast<void>(cuda::image_bytes(w.weight)));
   w.weight.cols = 32;

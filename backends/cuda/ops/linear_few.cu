@@ -71,7 +71,7 @@ __global__ __launch_bounds__(kMaxWarps * 32) void few_kernel(LinearParams p) {
           const std::uint32_t b0 = token < rows ? operands2(p, token, k) : 0u;
           const std::uint32_t b1 = token < rows ? operands2(p, token, k + 8) : 0u;
           std::uint32_t a[4];
-          unit[j].fragment(s, a);
+          unit[j].fragment(p.weight, s, a);
           mma_m16n8k16_bf16<kMmaPath>(sum, a, b0, b1);
         }
       }

@@ -44,7 +44,7 @@ struct Unit {  // bf16 values
 #pragma unroll
     for (int s = 0; s < 4; ++s) step[s] = __ldg(at + 32 * s);
   }
-  __device__ __forceinline__ void fragment(int s, std::uint32_t (&a)[4]) const {
+  __device__ __forceinline__ void fragment(const WeightImage&, int s, std::uint32_t (&a)[4]) const {
     a[0] = step[s].x;
     a[1] = step[s].y;
     a[2] = step[s].z;
@@ -61,7 +61,7 @@ struct Unit<WeightFormat::fp8_e4m3> {
     steps[0] = __ldg(at);
     steps[1] = __ldg(at + 32);
   }
-  __device__ __forceinline__ void fragment(int s, std::uint32_t (&a)[4]) const {
+  __device__ __forceinline__ void fragment(const WeightImage&, int s, std::uint32_t (&a)[4]) const {
     const uint4& v = steps[s / 2];
     if (s % 2 == 0) {
       fp8_fragment(v.x, v.y, a);
@@ -75,17 +75,15 @@ template <>
 struct Unit<WeightFormat::nvfp4> {
   uint4 codes;
   uint2 scales;
-  bool arranged;
   __device__ __forceinline__ void load(const WeightImage& w, std::int64_t unit, int lane) {
-    arranged = w.scale_code == ScaleCode::e5m3;
     codes = __ldg(
         reinterpret_cast<const uint4*>(w.codes + unit * unit_bytes(WeightFormat::nvfp4)) + lane);
     scales = __ldg(reinterpret_cast<const uint2*>(w.scales + unit * kUnitScaleBytes) + lane / 4);
   }
-  __device__ __forceinline__ void fragment(int s, std::uint32_t (&a)[4]) const {
+  __device__ __forceinline__ void fragment(const WeightImage& w, int s, std::uint32_t (&a)[4]) const {
     const std::uint32_t word = s == 0 ? codes.x : s == 1 ? codes.y : s == 2 ? codes.z : codes.w;
     const std::uint32_t two = s < 2 ? scales.x : scales.y;
-    if (arranged) return arranged_fragment<0>(word, two >> (16 * (s % 2)), a);
+    if (w.scale_code == ScaleCode::e5m3) return arranged_fragment<0>(word, two >> (16 * (s % 2)), a);
     nvfp4_fragment(word, two >> (16 * (s % 2)) & 0xFFFFu, a);
   }
 };

@@ -65,7 +65,7 @@ __global__ __launch_bounds__(kThreads) void tile_kernel(LinearParams p) {
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
       std::uint32_t a[4];
-      unit.fragment(s, a);
+      unit.fragment(p.weight, s, a);
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
         const std::uint16_t* b = x + c * 8 * kPitch + s * 16;

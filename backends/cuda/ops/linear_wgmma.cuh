@@ -188,7 +188,7 @@ class WgmmaConsumer {
       unit.fragment(2, fragments_[2]);
       settle(fragments_[2]);
       step<1>(tokens);
-      if (held >= 0 && lane_ == 0) ring_.empty(held).arrive();
+      if (held >= 0) release(held);
       unit.fragment(3, fragments_[3]);
       settle(fragments_[3]);
       step<2>(tokens);
@@ -205,7 +205,12 @@ class WgmmaConsumer {
     } while (tiles > 0);
     wgmma_wait<0>();
     settle(sum_);
-    if (lane_ == 0) ring_.empty(held).arrive();
+    release(held);
+  }
+  // This warp has read what it needs of a stage.
+  __device__ __forceinline__ void release(int stage) const {
+    __syncwarp();
+    if (lane_ == 0) ring_.empty(stage).arrive();
   }
   // Starts a step; those before the last two are done.
   template <int Step>
@@ -226,8 +231,7 @@ class WgmmaConsumer {
       } else {
         for (int t = 0; t < tiles; ++t) mma_tile(stage, t);
       }
-      __syncwarp();
-      if (lane_ == 0) ring_.empty(stage).arrive();
+      release(stage);
       ring_.next();
       tiles -= S::kDeep;
     } while (tiles > 0);
