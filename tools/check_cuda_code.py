@@ -77,7 +77,8 @@ def tool(given, name, folders=()):
 def cuda12(args):
     if args.cuda12:
         return pathlib.Path(args.cuda12).resolve()
-    there = sorted(p for p in pathlib.Path("/usr/local").glob("cuda-12.*") if (p / "bin/ptxas").exists())
+    there = [ROOT / "build/cuda12", *sorted(pathlib.Path("/usr/local").glob("cuda-12.*"))]  # tools/test.sh makes the first
+    there = [p for p in there if (p / "bin/ptxas").exists()]
     if not there:
         raise Missing("no folder of CUDA 12 (--cuda12)")
     return there[-1]

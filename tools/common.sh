@@ -102,6 +102,45 @@ fetch_disassemblers() {
   say "Disassemblers of CUDA code: not to be had (pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm); their tests are skipped"
 }
 
+# fetch_sm70_tools: CUDA 13 has no sm_70, so clang compiles its sources with parts of CUDA 12, which come into
+# build/cuda12 from PyPI. Without them that check is skipped, so nothing here is an error.
+fetch_sm70_tools() {
+  local nvcc to="$root/build/cuda12" packages="$root/build/cuda12-packages" major
+  nvcc=$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")
+  [ -x "$nvcc" ] || return 0
+  major=$("$nvcc" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+  if [ "$major" -lt 13 ] || compgen -G '/usr/local/cuda-12.*/bin/ptxas' >/dev/null; then return 0; fi
+  if ! have clang++-19 && have apt-get && { [ "$(id -u)" = 0 ] || have sudo; }; then
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends clang-19 >/dev/null 2>&1 || true
+  fi
+  if ! have clang++-19; then
+    say "sm_70: no clang++-19, its code is not checked"
+    return 0
+  fi
+  [ ! -x "$to/bin/nvdisasm" ] || return 0
+  rm -rf "$to" "$packages"
+  local pip=(python3 -m pip --disable-pip-version-check --no-input -q)
+  # triton's package holds a disassembler of CUDA 12; those of CUDA 13.2 and later no longer know sm_70.
+  if timeout 240 "${pip[@]}" install --no-deps --target "$packages" 'nvidia-cuda-nvcc-cu12==12.9.*' \
+    'nvidia-cuda-runtime-cu12==12.9.*' 'nvidia-cuda-cccl-cu12==12.9.*' >/dev/null 2>&1 &&
+    timeout 240 "${pip[@]}" download --no-deps --only-binary=:all: -d "$packages" 'triton==3.4.0' >/dev/null 2>&1 &&
+    python3 -c 'import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extract("triton/backends/nvidia/bin/nvdisasm", sys.argv[2])' \
+      "$packages"/triton-*.whl "$packages"; then
+    rm -f "$packages"/triton-*.whl
+    mkdir -p "$to/bin" "$to/include"
+    cp -r "$packages"/nvidia/cuda_nvcc/include/. "$packages"/nvidia/cuda_runtime/include/. \
+      "$packages"/nvidia/cuda_cccl/include/. "$to/include/"
+    ln -sf "$packages/nvidia/cuda_nvcc/bin/ptxas" "$to/bin/ptxas"
+    ln -sfn "$packages/nvidia/cuda_nvcc/nvvm" "$to/nvvm"
+    cp "$packages/triton/backends/nvidia/bin/nvdisasm" "$to/bin/nvdisasm"
+    chmod +x "$to/bin/nvdisasm"
+    say "What compiles and reads sm_70's code: into build/cuda12"
+  else
+    rm -rf "$packages"
+    say "sm_70: its tools are not to be had (PyPI: nvidia-cuda-nvcc-cu12, triton 3.4.0), its code is not checked"
+  fi
+}
+
 generator() { if have ninja; then echo Ninja; else echo "Unix Makefiles"; fi; }
 
 # fresh_if_generator_changed DIR: a build folder keeps its generator; another one needs a new folder.

@@ -19,6 +19,7 @@ need_packages build test
 need_compiler
 need_cmake
 fetch_disassemblers
+fetch_sm70_tools
 
 failed=""
 for preset in $presets; do
