@@ -68,7 +68,8 @@ CLI::Option* add_float(CLI::App& app, const std::string& flags, float& value, do
   CLI::Option* option = app.add_option(flags, value, help)->capture_default_str();
   check_with(option, "X", [=](const std::string& text) -> std::string {
     double v = 0;
-    if (parse_real(text, v) && v >= low && v <= high) return {};
+    const bool in_range = parse_real(text, v) && v >= low && v <= high;
+    if (in_range && (v == 0 || static_cast<float>(v) != 0)) return {};  // no number turns into 0 on the way
     return fmt::format("expected a number from {} to {}, found {}", low, high, in_quotes(text));
   });
   return option;

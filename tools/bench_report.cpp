@@ -56,7 +56,8 @@ std::string BenchReport::markdown() const {
     const double step =
         is_decode(r) ? r.what.batch / r.mean : static_cast<double>(r.what.tokens) / r.mean;
     table.add({r.what.name(), std::to_string(r.what.batch),
-               fmt::format("{:.2f} ± {:.2f}", r.mean, r.deviation),
+               r.samples.size() > 1 ? fmt::format("{:.2f} ± {:.2f}", r.mean, r.deviation)
+                                    : fmt::format("{:.2f}", r.mean),
                fmt::format("{:.3f}", step * 1e3),
                has_roof ? fmt::format("{:.1f} %", 100 * roof_part(r)) : "-",
                !has_roof      ? "-"
@@ -116,6 +117,7 @@ std::string BenchReport::csv() const {
                {"backend"},
                {"device"},
                {"kernels"},
+               {"profile"},
                {"threads"},
                {"activations"},
                {"weight_bytes"},
@@ -132,7 +134,7 @@ std::string BenchReport::csv() const {
                {"float_flops_per_second"},
                {"roof_part"}});
   for (const BenchResult& r : results) {
-    table.add({model, info.backend, info.device, info.kernels, std::to_string(info.threads),
+    table.add({model, info.backend, info.device, info.kernels, info.profile, std::to_string(info.threads),
                info.activations, std::to_string(info.weight_bytes),
                std::to_string(step_bytes(info)), r.what.name(), is_decode(r) ? "decode" : "prefill",
                std::to_string(r.what.tokens), std::to_string(r.what.depth),

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
 
+#include "core/base/quote.h"
 #include "tools/failure.h"
 #include "tools/table.h"
 #include "tools/units.h"
@@ -90,11 +93,25 @@ std::string trace_text(const std::vector<TracedRow>& rows) {
 }
 
 void expect_writable(const std::string& path) {
-  const bool fresh = !std::filesystem::exists(std::filesystem::symlink_status(path));
+  std::error_code why;
+  const auto there = std::filesystem::status(path, why);
+  // A pipe or a device is somebody's to read from the moment it is opened.
+  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there) &&
+      !std::filesystem::is_directory(there)) {
+    return;
+  }
+  const bool fresh = !std::filesystem::exists(there);
+  errno = 0;
   const bool good = std::ofstream(path, std::ios::binary | std::ios::app).good();
-  std::error_code ignored;
-  if (fresh && good) std::filesystem::remove(path, ignored);
-  if (!good) throw Failure(kFailed, fmt::format("--trace {}: the file cannot be written", path));
+  const int reason = errno;
+  if (fresh && good) {  // also what a dangling link points to
+    const auto real = std::filesystem::canonical(path, why);
+    std::filesystem::remove(why ? std::filesystem::path(path) : real, why);
+  }
+  if (!good) {
+    throw Failure(kFailed, fmt::format("--trace {}: the file cannot be written{}", in_quotes(path, kShownPath),
+                                       reason == 0 ? "" : fmt::format(" ({})", std::strerror(reason))));
+  }
 }
 
 void write_trace(const std::string& path, const std::vector<TracedRow>& rows) {

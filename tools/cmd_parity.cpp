@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-
 #include <optional>
 #include <string>
 #include <vector>
@@ -135,6 +134,7 @@ class Parity final : public Command {
         throw usage_error("--check: the file says which run it is of; expected no prompt beside it");
       }
     }
+    if (oracle_ && how_.keep_going) throw usage_error("--keep-going: expected --b beside it, found --against-oracle");
     if (digest_ && how_.keep_going) throw usage_error("--keep-going: expected --b beside it, found --digest");
     if (oracle_ && (!b_.empty() || !b_model_.empty())) {
       throw usage_error("--against-oracle: expected no --b and no --b-model beside it, found one");

@@ -1,3 +1,4 @@
+#include "core/base/quote.h"
 #include "tools/parity_digest.h"
 
 #include <fmt/format.h>
@@ -18,7 +19,7 @@ std::int64_t whole(const Json& json, const char* key, std::int64_t least, std::i
   if (v == nullptr || !v->is_integer() || v->as_double() < static_cast<double>(least) ||
       v->as_double() > static_cast<double>(most)) {
     throw Failure(kFailed, fmt::format("digest: {}: expected a whole number from {} to {}, found {}", key, least,
-                                       most, v == nullptr ? "nothing" : v->dump()));
+                                       most, v == nullptr ? "nothing" : shown(*v)));
   }
   return v->as_int();
 }
@@ -27,7 +28,7 @@ std::string text(const Json& json, const char* key) {
   const Json* v = json.find(key);
   if (v == nullptr || !v->is_string()) {
     throw Failure(kFailed, fmt::format("digest: {}: expected a string, found {}", key,
-                                       v == nullptr ? "nothing" : v->dump()));
+                                       v == nullptr ? "nothing" : shown(*v)));
   }
   return v->as_string();
 }
@@ -40,6 +41,13 @@ const Json::Array& list(const Json& json, const char* key) {
   }
   return v->as_array();
 }
+
+// What a file holds, as it may stand on a terminal.
+std::string plain(const std::string& text) {
+  const std::string quoted = in_quotes(text);
+  return quoted == '"' + text + '"' ? text : quoted;
+}
+std::string word(const Json& json, const char* key) { return plain(text(json, key)); }
 
 }  // namespace
 
@@ -69,7 +77,7 @@ Json read_digest(const std::filesystem::path& file, ParityOptions& how) {
     text(json, "profile");
     const std::string activations = text(json, "activations");
     if (activations != "a16" && activations != "declared") {
-      throw Failure(kFailed, fmt::format("digest: activations: expected a16 or declared, found {}", activations));
+      throw Failure(kFailed, fmt::format("digest: activations: expected a16 or declared, found {}", in_quotes(activations)));
     }
     how.activations = activations == "declared" ? Activations::declared : Activations::a16;
     how.decode = static_cast<int>(whole(json, "decode", 0, 1 << 24));
@@ -84,7 +92,7 @@ Json read_digest(const std::filesystem::path& file, ParityOptions& how) {
     }
     if (how.prompt.empty()) throw Failure(kFailed, "digest: prompt: expected at least one token, found none");
     for (const Json& kind : list(json, "kinds")) {
-      if (!kind.is_object()) throw Failure(kFailed, fmt::format("digest: kinds: expected objects, found {}", kind.dump()));
+      if (!kind.is_object()) throw Failure(kFailed, fmt::format("digest: kinds: expected objects, found {}", shown(kind)));
       text(kind, "kind");
       text(kind, "digest");
       whole(kind, "ops", 0);
@@ -99,8 +107,8 @@ Json read_digest(const std::filesystem::path& file, ParityOptions& how) {
 std::vector<std::string> digest_differences(const Json& expected, const Json& found) {
   std::vector<std::string> lines;
   if (text(expected, "profile") != text(found, "profile")) {
-    lines.push_back(fmt::format("profile: expected {}, found {}", text(expected, "profile"),
-                                text(found, "profile")));
+    lines.push_back(fmt::format("profile: expected {}, found {}", word(expected, "profile"),
+                                word(found, "profile")));
     return lines;
   }
   // Both lists are in order of first appearance, which the program fixes.
@@ -108,14 +116,14 @@ std::vector<std::string> digest_differences(const Json& expected, const Json& fo
   for (std::size_t i = 0; i < std::max(wanted.size(), given.size()); ++i) {
     const auto describe = [i](const Json::Array& kinds) {
       return i >= kinds.size() ? std::string("nothing")
-                               : fmt::format("{} over {} ops with {} elements", text(kinds[i], "digest"),
+                               : fmt::format("{} over {} ops with {} elements", word(kinds[i], "digest"),
                                              whole(kinds[i], "ops", 0), whole(kinds[i], "elements", 0));
     };
     const std::string kind = text((i < wanted.size() ? wanted : given)[i], "kind");
     const bool same_kind = i < wanted.size() && i < given.size() && text(given[i], "kind") == kind;
     if (!same_kind || describe(wanted) != describe(given)) {
-      lines.push_back(fmt::format("{}: expected {}, found {}{}", kind, describe(wanted), describe(given),
-                                  same_kind || i >= given.size() ? "" : " of " + text(given[i], "kind")));
+      lines.push_back(fmt::format("{}: expected {}, found {}{}", plain(kind), describe(wanted), describe(given),
+                                  same_kind || i >= given.size() ? "" : " of " + word(given[i], "kind")));
     }
   }
   return lines;

@@ -18,7 +18,10 @@ const char* arch_path_name(ArchPath path) {
 }
 
 ArchPath arch_path_from(const std::string& name, int major, int minor) {
-  if (name.empty()) return major == 12 && minor == 0 ? ArchPath::sm120 : ArchPath::sm90;
+  if (name.empty()) {
+    if (major == 7 && minor == 0) return ArchPath::sm70;
+    return major == 12 && minor == 0 ? ArchPath::sm120 : ArchPath::sm90;
+  }
   for (const ArchPath path : {ArchPath::sm70, ArchPath::sm90, ArchPath::sm120}) {
     if (name == arch_path_name(path)) return path;
   }

@@ -11,7 +11,7 @@ namespace nibble::cuda {
 enum class ArchPath : std::uint8_t { sm70, sm90, sm120 };
 
 const char* arch_path_name(ArchPath path);  // "sm70": the profile's name too
-// Empty: the card's own, sm120 on compute capability 12.0, else sm90. Throws
+// Empty: the card's own, sm70 on compute capability 7.0, sm120 on 12.0, else sm90. Throws
 // Error(invalid_argument).
 ArchPath arch_path_from(const std::string& name, int major, int minor);
 // Type of the buffers between ops, and of what a sequence's state keeps of them.

@@ -75,7 +75,7 @@ struct ScratchPlan {
       transfer = std::max(transfer, u(delta_floats(d)) * sizeof(float));
     step = StepBlock::bytes(limits);
     answer = std::max(tokens, logprobs);
-    if (path == ArchPath::sm90) sums = linear_sums_bytes(multiprocessors);
+    sums = linear_sums_bytes(path, multiprocessors);
   }
 };
 

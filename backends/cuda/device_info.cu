@@ -58,7 +58,7 @@ CardInfo use_card(int index) {
 
 std::string architecture_of(int major, int minor) {
   const std::string name = "sm_" + std::to_string(major * 10 + minor);
-  const bool native = (major == 9 || major == 12) && minor == 0;
+  const bool native = (major == 7 || major == 9 || major == 12) && minor == 0;
   return native ? name : name + ", matrix instructions emulated";
 }
 

@@ -19,7 +19,9 @@ struct Launch {
   std::int64_t max_outputs = 0;    // blocks beyond the step's own counts return at once
   std::int32_t max_ranges = 0;     // sequences of one step at most
   int multiprocessors = 0;
-  std::byte* sums = nullptr;  // linear_sums_bytes() for partial sums, zero at first; null: none
+  // linear_sums_bytes() for partial sums, zero at first; null: none. Launches that share it follow one another: two
+  // at once would mix their sums.
+  std::byte* sums = nullptr;
   std::int64_t max_of(Rows r) const { return r == Rows::tokens ? max_rows : max_outputs; }
 };
 

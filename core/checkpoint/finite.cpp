@@ -72,6 +72,13 @@ std::int64_t bad_scale(const Weight& w, std::int64_t begin, std::int64_t end) {
   return found == count ? -1 : static_cast<std::int64_t>(first + found);
 }
 
+// Tensor or row scales of NVFP4 that profile sm90 could not multiply by 2^7 (core/numerics/matrix_order.h).
+std::int64_t large_scale(const Weight& w) {
+  if (w.format != WeightFormat::nvfp4) return -1;
+  const auto found = std::find_if(w.scales.begin(), w.scales.end(), [](float v) { return std::fabs(v) >= 0x1p120f; });
+  return found == w.scales.end() ? -1 : found - w.scales.begin();
+}
+
 std::string name_of(float v) {
   return std::isnan(v) ? "NaN" : v > 0 ? "inf" : "-inf";
 }
@@ -101,10 +108,14 @@ std::string name_of_code(const Weight& w, std::int64_t at) {
 }  // namespace
 
 bool all_finite(const Weight& w, std::int64_t begin, std::int64_t end) {
-  return bad_scale(w, begin, end) < 0 && bad_code(w, begin, end) < 0;
+  return large_scale(w) < 0 && bad_scale(w, begin, end) < 0 && bad_code(w, begin, end) < 0;
 }
 
 void check_finite(const Weight& w) {
+  if (const std::int64_t at = large_scale(w); at >= 0) {
+    refuse(w, w.scales_origin, "tensor and row scales of NVFP4 below 2^120",
+           std::to_string(w.scales[static_cast<std::size_t>(at)]), at, 1);
+  }
   if (const std::int64_t at = bad_scale(w, 0, w.rows); at >= 0) {
     const auto code = std::to_integer<unsigned>(w.block_scales[static_cast<std::size_t>(at)]);
     const bool nan = (code & 0x7fu) == 0x7fu;

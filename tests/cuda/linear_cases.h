@@ -201,20 +201,21 @@ inline LinearInput random_input(const Combination& c, const Case& s, std::uint64
   return x;
 }
 
-// Of the inputs' rows, one.
-inline LinearInput row_of(const LinearInput& x, std::int64_t row) {
-  LinearInput one;
-  one.rows = 1;
+// Of the inputs' rows, `count` from `first` on.
+inline LinearInput rows_of(const LinearInput& x, std::int64_t first, std::int64_t count) {
+  LinearInput some;
+  some.rows = count;
   const auto take = [&](const auto& from, auto& to) {
     const std::ptrdiff_t width = static_cast<std::ptrdiff_t>(from.size()) / x.rows;
-    to.assign(from.begin() + row * width, from.begin() + (row + 1) * width);
+    to.assign(from.begin() + first * width, from.begin() + (first + count) * width);
   };
-  take(x.values, one.values);
-  take(x.codes, one.codes);
-  take(x.byte_scales, one.byte_scales);
-  take(x.scales, one.scales);
-  take(x.exponents, one.exponents);
-  return one;
+  take(x.values, some.values);
+  take(x.codes, some.codes);
+  take(x.byte_scales, some.byte_scales);
+  take(x.scales, some.scales);
+  take(x.exponents, some.exponents);
+  return some;
 }
+inline LinearInput row_of(const LinearInput& x, std::int64_t row) { return rows_of(x, row, 1); }
 
 }  // namespace nibble::test

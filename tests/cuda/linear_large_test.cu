@@ -44,13 +44,16 @@ TEST(LinearLarge, TunedEqualsPlain) {
     const std::int64_t stride = (l.k + 7) / 8 * 8;  // what the tuned kernels ask of x
     const std::int64_t gap = stride - l.k;
     constexpr cuda::ArchPath kPath = cuda::ArchPath::sm90;
-    const auto run = [&](bool tuned) {
-      return s.bf16_output ? run_linear<std::uint16_t>(packed.image, {}, x, l.t, gap, kPath, tuned)
-                           : run_linear<float>(packed.image, {}, x, l.t, gap, kPath, tuned);
+    const auto run = [&](const LinearInput& rows, std::int64_t most, Kernels kernels) {
+      return run_linear(s.bf16_output, packed.image, {}, rows, most, gap, kPath, kernels);
     };
-    const std::vector<float> plain = run(false);
-    expect_same(plain, run(true), "tuned");
-    expect_same(plain, run(true), "tuned, once more");
+    const std::vector<float> plain = run(x, l.t, Kernels::plain);
+    // Classes of more rows than the step has, and what one launch leaves for the next.
+    for (const std::int64_t most : {l.t, l.t + 1, 2 * l.t + 70, l.t}) {
+      expect_same(plain, run(x, most, Kernels::tuned), "tuned");
+      const LinearInput some = rows_of(x, 0, (l.t + 2) / 3);
+      expect_same({plain.begin(), plain.begin() + some.rows * l.n}, run(some, most, Kernels::tuned), "some rows");
+    }
     if (HasFatalFailure()) return;
   }
 }

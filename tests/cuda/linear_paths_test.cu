@@ -49,7 +49,11 @@ TEST(LinearSmall, EveryKernelOfEveryPath) {
   for (const ArchPath path : {ArchPath::sm90, ArchPath::sm120, ArchPath::sm70}) {
     std::size_t index = 0;
     for (const Combination& c : combinations()) {
-      for (const std::int64_t t : {1, 17, 70}) check_case(c, {77, 144, t, t == 17, t == 1, 3}, index++, path);
+      for (const std::int64_t t : {1, 17, 70}) check_case(c, {77, 144, t, t == 17, t == 1, t == 17 ? 3 : 8}, index++, path);
+      // Two segments: split, or folded, or both where a tile is cut.
+      if (path == ArchPath::sm90 && c.layout == ScaleLayout::tensor && c.kind == Kind::none) {
+        for (const std::int64_t t : {1, 33, 129}) check_case(c, {200, 2064, t, false, true, 0}, index++, path);
+      }
       if (HasFatalFailure()) return;
     }
   }

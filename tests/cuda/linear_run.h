@@ -52,13 +52,17 @@ inline int multiprocessors() {
 inline std::byte* linear_sums() {
   static std::byte* const at = [] {
     void* p = nullptr;
-    const std::size_t bytes = cuda::linear_sums_bytes(multiprocessors());
+    const std::size_t bytes = cuda::linear_sums_bytes(cuda::ArchPath::sm90, multiprocessors());
     cuda_ok(cudaMalloc(&p, bytes));
     cuda_ok(cudaMemset(p, 0, bytes));
     return static_cast<std::byte*>(p);
   }();
   return at;
 }
+
+// plain: those that need no partial sums. two_blocks: tuned ones that take the card to have two multiprocessors, so
+// that small cases too are cut, split and folded as large ones are.
+enum class Kernels { plain, tuned, two_blocks };
 
 template <class T>
 std::vector<T> with_rows(std::vector<T> values, std::int64_t rows, std::int64_t all) {
@@ -75,14 +79,14 @@ std::vector<T> with_rows(std::vector<T> values, std::int64_t rows, std::int64_t 
 template <class Y>
 std::vector<float> run_linear(const cuda::WeightImage& image, const ActivationFormat& format,
                               const LinearInput& x, std::int64_t most, std::int64_t gap,
-                              cuda::ArchPath path, bool tuned = true) {
+                              cuda::ArchPath path, Kernels kernels = Kernels::tuned) {
   const std::int64_t k = image.cols, n = image.rows, across = (k + 127) / 128;
   const StepOnDevice step(plain_batch(std::vector<std::int32_t>(static_cast<std::size_t>(x.rows))));
   cuda::Launch to;
   to.step = step.device();
   to.max_rows = most;
-  to.multiprocessors = multiprocessors();
-  if (tuned) to.sums = linear_sums();
+  to.multiprocessors = kernels == Kernels::two_blocks ? 2 : multiprocessors();
+  if (kernels != Kernels::plain) to.sums = linear_sums();
   cuda::LinearArgs args;
   args.format = format;
   args.weight = image;
@@ -138,9 +142,9 @@ std::vector<float> run_linear(const cuda::WeightImage& image, const ActivationFo
 
 inline std::vector<float> run_linear(bool bf16, const cuda::WeightImage& image, const ActivationFormat& f,
                               const LinearInput& x, std::int64_t most, std::int64_t gap,
-                              cuda::ArchPath path) {
-  return bf16 ? run_linear<std::uint16_t>(image, f, x, most, gap, path)
-              : run_linear<float>(image, f, x, most, gap, path);
+                              cuda::ArchPath path, Kernels kernels = Kernels::tuned) {
+  return bf16 ? run_linear<std::uint16_t>(image, f, x, most, gap, path, kernels)
+              : run_linear<float>(image, f, x, most, gap, path, kernels);
 }
 
 // All of them in small cases, else the edges of tiles and some between.
@@ -186,10 +190,19 @@ inline void check_case(const Combination& c, Case s, std::size_t index, cuda::Ar
         << "y[" << row << ", " << n << "]: expected " << want << ", found " << found << std::hexfloat
         << " (" << want << ", " << found << ")";
   }
-  // Classes of more rows take other kernels.
+  // Classes of more rows take other kernels; the tuned ones of sm90 ask for aligned rows.
+  const std::int64_t aligned = (8 - s.k % 8) % 8 + 8 * static_cast<std::int64_t>(index % 2);
   for (const std::int64_t most : {s.t + 1, s.t + 8, s.t + 16, s.t + 64}) {
     if (index % 4 != 0 && most != s.t + 64) continue;
     expect_same(y, run_linear(s.bf16_output, packed.image, format, x, most, 1 + s.gap, path), "a larger class");
+    if (path != cuda::ArchPath::sm90) continue;
+    expect_same(y, run_linear(s.bf16_output, packed.image, format, x, most, aligned, path), "a larger class, aligned");
+  }
+  if (path == cuda::ArchPath::sm90 && format.kind == Kind::none) {
+    for (const std::int64_t most : {s.t, s.t + 40, 4 * s.t}) {
+      expect_same(y, run_linear(s.bf16_output, packed.image, format, x, most, aligned, path, Kernels::two_blocks),
+                  "two blocks");
+    }
   }
   for (const std::int64_t row : {std::int64_t{0}, s.t / 2, s.t - 1}) {
     const auto first = y.begin() + row * s.n;

@@ -4,7 +4,7 @@
 namespace nibble::test {
 namespace {
 
-constexpr std::int32_t kRowCounts[] = {1, 2, 3, 5, 8, 16, 17, 31, 63, 64, 65, 127, 128, 129, 257};
+constexpr std::int32_t kRowCounts[] = {1, 2, 3, 5, 8, 16, 17, 31, 63, 64, 65, 127, 128, 129, 255, 257, 1024};
 
 struct DeltaCase {
   const char* name;

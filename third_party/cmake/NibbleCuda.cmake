@@ -28,7 +28,11 @@ if(NIBBLE_HAVE_CUDA)
     set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
   endif()
   enable_language(CUDA)
-  set(NIBBLE_CUDA_ARCHITECTURES "90a;120a;75-virtual" CACHE STRING
+  set(architectures "90a;120a;75-virtual")
+  if(CUDAToolkit_VERSION VERSION_LESS 13)
+    list(PREPEND architectures 70)  # CUDA 13 no longer knows it
+  endif()
+  set(NIBBLE_CUDA_ARCHITECTURES "${architectures}" CACHE STRING
     "What CUDA code is compiled for: compute capabilities, with -virtual as PTX alone")
   # CMake 3.25.1 does not know that nvcc takes C++20, nor every suffix of an architecture.
   if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)

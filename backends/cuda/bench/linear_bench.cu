@@ -87,7 +87,7 @@ class Runner {
     most_rows_ = *std::max_element(how.rows.begin(), how.rows.end());
     few_ = *std::min_element(how.rows.begin(), how.rows.end()) <= kColdRows;
     step_ = allot(sizeof(StepView), "a step");
-    sums_ = allot(linear_sums_bytes(card_.multiprocessors), "partial sums");
+    sums_ = allot(linear_sums_bytes(path_, card_.multiprocessors), "partial sums");
     check(cudaMemsetAsync(sums_.data(), 0, sums_.bytes(), timer_.stream()), "clearing partial sums");
   }
 

@@ -52,6 +52,7 @@ void launch_sm90(const Launch& to, const LinearParams& p) {
 const char* refuse_sm120(const Launch&, const LinearArgs& a) {
   if (a.path != ArchPath::sm120) return "the path is not sm120";
   if (a.weight.format != WeightFormat::nvfp4) return "the weight is not nvfp4";
+  if (a.weight.scale_code != ScaleCode::e4m3) return "block scales were packed for sm90";
   if (a.format.kind != ActivationKind::nvfp4_static) return "the activations are not nvfp4";
   return nullptr;
 }
@@ -66,6 +67,7 @@ const char* refuse_sm70(const Launch&, const LinearArgs& a) {
 const char* refuse_wgmma(const Launch& to, const LinearArgs& a) {
   if (a.path != ArchPath::sm90) return "the path is not sm90";
   if (!has_wgmma()) return "the card runs no code for sm_90a";
+  if (!wgmma_has_maps()) return "the driver makes no tensor maps";
   if (a.weight.values != DType::bf16) return "the weight was not packed for bf16 operands";
   if (a.format.kind != ActivationKind::none) return "x is quantised";
   if (!a.weight.plain) return "an FP8 code is NaN";
@@ -143,6 +145,10 @@ void linear(const Launch& to, const LinearArgs& a) {
   p.segment_tiles = segments.length / kTileCols;
   p.segments = segments.count;
   kernel.launch(to, p);
+}
+
+std::uint64_t linear_sums_bytes(ArchPath path, int multiprocessors) {
+  return path == ArchPath::sm90 && has_wgmma() ? wgmma_sums_bytes(multiprocessors) : 0;
 }
 
 const char* linear_kernel(const Launch& to, const LinearArgs& a) {

@@ -26,8 +26,8 @@ void linear(const Launch& to, const LinearArgs& args);
 const char* linear_kernel(const Launch& to, const LinearArgs& args);
 // Every kernel in the order of the table with "served" or why not.
 std::vector<std::pair<std::string, std::string>> linear_choices(const Launch& to, const LinearArgs& args);
-// What Launch::sums holds on a card of that many.
-std::uint64_t linear_sums_bytes(int multiprocessors);
+// What Launch::sums holds on the current card, which has that many; 0: no kernel there uses it.
+std::uint64_t linear_sums_bytes(ArchPath path, int multiprocessors);
 
 struct EmbedArgs {
   WeightImage table;

@@ -32,6 +32,8 @@ struct LinearParams {
 void launch_few(const Launch& to, const LinearParams& p);
 void launch_tile(const Launch& to, const LinearParams& p);
 void launch_wgmma(const Launch& to, const LinearParams& p);
+bool wgmma_has_maps();  // whether the driver makes tensor maps
+std::uint64_t wgmma_sums_bytes(int multiprocessors);
 void launch_sm70(const Launch& to, const LinearParams& p);
 void launch_sm120(const Launch& to, const LinearParams& p);
 

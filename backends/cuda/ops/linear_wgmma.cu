@@ -82,7 +82,9 @@ Choice choose(const LinearParams& p, std::int64_t rows, int multiprocessors) {
 
 }  // namespace
 
-std::uint64_t linear_sums_bytes(int multiprocessors) {
+bool wgmma_has_maps() { return encode_tiled() != nullptr; }
+
+std::uint64_t wgmma_sums_bytes(int multiprocessors) {
   return kFlagBytes + static_cast<std::uint64_t>(multiprocessors) * kSumsPerProcessor;
 }
 
