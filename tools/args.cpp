@@ -68,8 +68,10 @@ CLI::Option* add_float(CLI::App& app, const std::string& flags, float& value, do
   CLI::Option* option = app.add_option(flags, value, help)->capture_default_str();
   check_with(option, "X", [=](const std::string& text) -> std::string {
     double v = 0;
-    const bool in_range = parse_real(text, v) && v >= low && v <= high;
-    if (in_range && (v == 0 || static_cast<float>(v) != 0)) return {};  // no number turns into 0 on the way
+    if (parse_real(text, v) && v >= low && v <= high) {
+      if (v == 0 || static_cast<float>(v) != 0) return {};
+      return fmt::format("expected 0 or a number of at least 1.5e-45, found {}", in_quotes(text));
+    }
     return fmt::format("expected a number from {} to {}, found {}", low, high, in_quotes(text));
   });
   return option;

@@ -57,7 +57,7 @@ class Perplexity final : public Command {
     model_.add_path(app());
     text_.add(app(), "the text (default: standard input)");
     context_option_ = add_int64(app(), "--context", context_, 2, std::int64_t{1} << 31,
-                                "tokens of a window (less where the model has fewer positions)");
+                                "tokens of a window (if not given: less where the model has fewer positions)");
     add_int64(app(), "--stride", stride_, 0, std::int64_t{1} << 31,
               "from one window to the next; 0: --context");
     app().add_flag("--json", json_, "one JSON object");
@@ -73,16 +73,11 @@ class Perplexity final : public Command {
           fmt::format("--stride: expected at most --context ({}), found {}", context_, stride_));
     }
     const std::string text = text_.read(console, /*strip_newline=*/false);
+    if (context_option_->count() > 0) expect_context();  // before memory is asked for
     model_.kv_tokens = context_ + 1;
     const Loaded loaded = load_model(console, model_);
     const std::int64_t positions = loaded.model.info().max_positions;
-    if (positions > 0 && context_ > positions) {
-      if (context_option_->count() > 0) {
-        throw usage_error(fmt::format(
-            "--context: expected at most the model's {} positions, found {}", positions, context_));
-      }
-      context_ = positions;
-    }
+    if (positions > 0) context_ = std::min(context_, positions);
     stride_ = stride_ > 0 ? std::min(stride_, context_) : context_;
     const std::vector<std::int32_t> ids = tokenizer_of(loaded.model).encode(text);
     if (ids.size() < 2) {
@@ -109,6 +104,17 @@ class Perplexity final : public Command {
   }
 
  private:
+  void expect_context() {
+    ModelInfo info;
+    as_load_failure([&] {
+      info = Model::inspect(model_folder(model_.path), nullptr, model_.device(), model_.load_options());
+    });
+    if (info.max_positions > 0 && context_ > info.max_positions) {
+      throw usage_error(fmt::format("--context: expected at most the model's {} positions, found {}",
+                                    info.max_positions, context_));
+    }
+  }
+
   std::pair<Moments, std::int64_t> measure(Console& console, const Model& model,
                                            const std::vector<std::int32_t>& ids) {
     const auto total = static_cast<std::int64_t>(ids.size());

@@ -195,6 +195,8 @@ TEST(CommandLine, WrongOnesSayWhatWasExpectedAndFound) {
       {{"perplexity", model, "-p", "a b", "--context", "64", "--stride", "65"},
        "expected at most --context (64)",
        "found 65"},
+      {{"perplexity", model, "-p", "a b", "--context", "99999999"},
+       "--context: expected at most the model's 4096 positions, found 99999999"},
       {{"perplexity", model, "-p", "a b", "--context", "5000"},
        "expected at most the model's 4096",
        "found 5000"},

@@ -62,6 +62,9 @@ TEST(ParityCommand, Usage) {
   EXPECT_EQ(run_tool({"parity", model_path(), "--a", "cpu"}).code, 2);
   EXPECT_EQ(run_tool({"parity", model_path(), "--b", "cpu", "--against-oracle"}).code, 2);
   EXPECT_EQ(run_tool({"parity", model_path(), "--b", "cpu", "--chunk", "65"}).code, 2);
+  // No number becomes the 0 that means something else.
+  EXPECT_EQ(run_tool({"parity", model_path(), "--a", "cpu", "--against-oracle", "--bound", "1e-50"}).code, 2);
+  EXPECT_EQ(run_tool({"parity", model_path(), "--a", "cpu", "--against-oracle", "--keep-going"}).code, 2);
   EXPECT_EQ(run_tool({"parity", model_path(), "--b", "cpu:what=1", "--decode", "0"}).code, 2);
   EXPECT_EQ(run_tool({"parity", model_path(), "--b", "cpu", "--decode", "100000"}).code, 1);
   EXPECT_EQ(run_tool({"parity", "nowhere", "--b", "cpu"}).code, 3);
@@ -108,6 +111,9 @@ TEST(Parity, ADigestOfAnotherRunDiffers) {
   EXPECT_EQ(edited("\"chunk\": 64", "\"chunk\": 65").code, 1);
   EXPECT_EQ(edited("[1, 2, 3]", "[1, 2, 4294967299]").code, 1);
   EXPECT_EQ(edited("\"a16\"", "\"nonsense\"").code, 1);
+  const ToolRun escape = edited("\"profile\": \"f32\"", "\"profile\": \"x\\u001b[2J\"");
+  EXPECT_EQ(escape.code, 5);
+  EXPECT_EQ(escape.out.find('\x1b'), std::string::npos) << escape.out;
   EXPECT_EQ(edited("\"kind\": \"rms_norm\"", "\"kind\": \"embed\"").code, 5);
   EXPECT_EQ(edited("\"elements\": ", "\"elements\": 9").code, 5);
   const ToolRun beside = run_tool({"parity", model_path(), "--a", "cpu", "--check", file, "--decode", "7"});
