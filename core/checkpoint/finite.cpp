@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 
 #include "core/checkpoint/tensor_info.h"
@@ -113,8 +114,9 @@ bool all_finite(const Weight& w, std::int64_t begin, std::int64_t end) {
 
 void check_finite(const Weight& w) {
   if (const std::int64_t at = large_scale(w); at >= 0) {
-    refuse(w, w.scales_origin, "tensor and row scales of NVFP4 below 2^120",
-           std::to_string(w.scales[static_cast<std::size_t>(at)]), at, 1);
+    char text[32];
+    std::snprintf(text, sizeof text, "%g", static_cast<double>(w.scales[static_cast<std::size_t>(at)]));
+    refuse(w, "", "tensor and row scales of NVFP4 below 2^120 (1.33e36)", text, at, 1);
   }
   if (const std::int64_t at = bad_scale(w, 0, w.rows); at >= 0) {
     const auto code = std::to_integer<unsigned>(w.block_scales[static_cast<std::size_t>(at)]);

@@ -111,5 +111,18 @@ TEST(Finite, BlockScalesAreUnsigned) {
   EXPECT_TRUE(all_finite(h.weight, 2, 3));
 }
 
+TEST(Finite, ScalesLeaveRoomForAProfilesPowerOfTwo) {
+  Held h = zeros(WeightFormat::nvfp4, 3, 64);
+  h.weight.scale_layout = ScaleLayout::row;
+  h.weight.scales = {0x1.fp119f, -0x1.fp119f, 1.0f};
+  EXPECT_EQ(refusal(h.weight), "");
+  EXPECT_TRUE(all_finite(h.weight, 0, 3));
+  h.weight.scales[2] = 0x1p120f;
+  EXPECT_FALSE(all_finite(h.weight, 0, 1));
+  const std::string text = refusal(h.weight);
+  EXPECT_NE(text.find("expected tensor and row scales of NVFP4 below 2^120"), std::string::npos) << text;
+  EXPECT_NE(text.find("found 1.32923e+36 at [2, 0]"), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace nibble
