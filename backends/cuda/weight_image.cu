@@ -171,7 +171,6 @@ __device__ std::uint32_t packed_word(const Piece& p, std::int64_t row0, std::int
       const auto two = static_cast<std::uint32_t>(p.data[r * stride + k / 2]);
       word |= (two & 15u) << (4 * reg) | (two >> 4) << (16 + 4 * reg);
     }
-    if (p.scale_code == ScaleCode::e5m3) word = arranged_word(word);
   } else if constexpr (F == WeightFormat::fp8_e4m3) {
     const int lane = at % 128 / 4, g = lane / 4, q = lane % 4;
     const int step = at / 128 * 2 + at % 4 / 2;
@@ -210,32 +209,42 @@ __global__ __launch_bounds__(128) void pack_codes(Piece p, std::byte* out) {
   }
 }
 
-// A block's codes take over the sign and the zero of its scale. Two threads share a word, not a bit of it.
-__device__ void take_over(std::uint32_t scale, bool lower, std::uint32_t* words) {
-  const std::uint32_t signs = lower ? 0x50005000u : 0x82008200u, magnitudes = lower ? 0x2C382C38u : 0x01C701C7u;
-  for (int q = 0; q < 4; ++q) {
-    if ((scale & 0x80u) != 0) atomicXor(words + q * 4, signs);
-    if ((scale & 0x7Fu) == 0) atomicAnd(words + q * 4, ~magnitudes);
-  }
+// A step's nibbles take over the sign and the zero of their block's scale.
+__device__ std::uint32_t taken_over(std::uint32_t word, std::uint32_t upper, std::uint32_t lower) {
+  if ((upper & 0x80u) != 0) word ^= 0x08080808u;
+  if ((upper & 0x7Fu) == 0) word &= ~0x07070707u;
+  if ((lower & 0x80u) != 0) word ^= 0x80808080u;
+  if ((lower & 0x7Fu) == 0) word &= ~0x70707070u;
+  return word;
 }
 
-// The same for block scales, after the codes; 256 bytes a tile.
+// The same for block scales, after the codes; 256 bytes a tile, a thread each. Then e5m3 has as many pairs of words.
 __global__ __launch_bounds__(256) void pack_scales(Piece p, std::byte* codes, std::byte* out) {
-  const std::int64_t stride = p.cols / 16;
+  __shared__ std::uint8_t tile[256];
+  const std::int64_t stride = p.cols / 16, tile_row = static_cast<std::int64_t>(blockIdx.y) * kTileRows;
   const int i = static_cast<int>(threadIdx.x), unit = i / kUnitScaleBytes, at = i % kUnitScaleBytes;
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * kTileRows + unit * kUnitRows +
-                           at / 8 + at % 2 * 8;
+  const std::int64_t row = tile_row + unit * kUnitRows + at / 8 + at % 2 * 8;
   const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) * 4 + at % 8 / 2;
   const bool there = row < p.rows && block < stride;
-  std::byte scale = there ? p.data[row * stride + block] : std::byte{0};
-  if (p.scale_code == ScaleCode::e5m3) {
-    auto* const words = reinterpret_cast<std::uint32_t*>(
-        codes + unit_index(p.first + row, block * 16, p.k_tiles) * unit_bytes(WeightFormat::nvfp4));
-    const auto e4m3 = static_cast<std::uint32_t>(scale);
-    take_over(e4m3, at % 2 != 0, words + at / 8 * 16 + at % 8 / 2);
-    scale = static_cast<std::byte>(e5m3_of(e4m3));
+  const std::byte scale = there ? p.data[row * stride + block] : std::byte{0};
+  const std::int64_t first = unit_index(p.first + tile_row, static_cast<std::int64_t>(blockIdx.x) * kTileCols, p.k_tiles);
+  if (p.scale_code == ScaleCode::e4m3) {
+    out[first * kUnitScaleBytes + i] = scale;
+    return;
   }
-  out[scale_at(p.first + row, block * 16, p.k_tiles)] = scale;
+  tile[i] = static_cast<std::uint8_t>(scale);
+  __syncthreads();
+  const int pair = i % 2, lane = i / 2 % 32;
+  const std::uint8_t* const own = tile + i / 64 * kUnitScaleBytes + lane / 4 * 8 + pair * 4;
+  auto* const words = reinterpret_cast<std::uint32_t*>(codes + first * unit_bytes(WeightFormat::nvfp4)) + i * 2;
+  std::uint32_t two[2] = {taken_over(words[0], own[0], own[1]), taken_over(words[1], own[2], own[3])};
+  arrange(two);
+  words[0] = two[0];
+  words[1] = two[1];
+  if (lane % 4 != 0) return;
+  std::uint8_t coded[4];
+  for (int j = 0; j < 4; ++j) coded[j] = static_cast<std::uint8_t>(e5m3_of(own[j]));
+  *reinterpret_cast<std::uint32_t*>(out + first * kUnitScaleBytes + (own - tile)) = arranged_scales(coded);
 }
 
 // Slots of the staging memory, filled in turn.

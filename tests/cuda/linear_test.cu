@@ -184,19 +184,25 @@ TEST(WeightDecode, ArrangedWordsAreExact) {
     const auto coded = [](std::uint32_t byte) { return cuda::e5m3_of(byte); };
     for (std::uint32_t seed = 0; seed < 64; ++seed) {
       Hash random{s << 8 | seed};
-      const std::uint32_t nibbles = random();
-      std::uint32_t word = cuda::arranged_word(nibbles);
-      for (int i = 0; i < 8; ++i) {
-        ASSERT_EQ(cuda::arranged_code(word, i % 4, i / 4), nibbles >> (4 * i) & 15u) << nibbles;
-      }
-      std::uint32_t a[4];
-      cuda::arranged_fragment<2>(word, coded(scale) << 16 | coded(other) << 24, a);
-      for (std::uint32_t i = 0; i < 8; ++i) {
-        const std::uint8_t by = (i % 4 % 2 == 0 ? scale : other) & 0x7F;
+      const std::uint32_t nibbles[2] = {random(), random()};
+      const std::uint8_t scales[4] = {scale, other, static_cast<std::uint8_t>(s * 11 + 5), static_cast<std::uint8_t>(~s)};
+      std::uint32_t pair[2] = {nibbles[0], nibbles[1]};
+      cuda::arrange(pair);
+      std::uint8_t bytes[4];
+      for (int i = 0; i < 4; ++i) bytes[i] = static_cast<std::uint8_t>(coded(scales[i]));
+      const std::uint32_t word = cuda::arranged_scales(bytes);
+      std::uint32_t a[2][4];
+      cuda::arranged_fragment<0>(pair[0], pair[1], word, a[0]);
+      cuda::arranged_fragment<1>(pair[0], pair[1], word, a[1]);
+      for (int i = 0; i < 16; ++i) {
+        const int step = i / 8, reg = i % 4, half = i / 4 % 2;
+        const auto code = static_cast<std::uint8_t>(nibbles[step] >> (i % 8 * 4) & 15u);
+        ASSERT_EQ(cuda::arranged_code(pair, step, reg, half), code) << nibbles[0] << " " << nibbles[1] << " " << i;
+        ASSERT_EQ(cuda::arranged_scale(word, step, reg % 2), bytes[step * 2 + reg % 2]) << s << " " << i;
+        const std::uint8_t by = scales[step * 2 + reg % 2] & 0x7F;
         const float with = by == 0 ? 1.0f : num::e4m3_to_float(by);
-        const auto code = static_cast<std::uint8_t>(nibbles >> (4 * i) & 15u);
-        const auto found = static_cast<std::uint16_t>(a[i % 4] >> (16 * (i / 4)));
-        ASSERT_TRUE(same_bits(num::bf16_to_float(found), num::e2m1_to_float(code) * with * 0x1p-7f)) << s << " " << nibbles;
+        const auto found = static_cast<std::uint16_t>(a[step][reg] >> (16 * half));
+        ASSERT_TRUE(same_bits(num::bf16_to_float(found), num::e2m1_to_float(code) * with * 0x1p-7f)) << s << " " << i;
       }
       if ((scale & 0x7F) == 0x7F) continue;
       EXPECT_TRUE(same_bits(cuda::e5m3_to_unit(coded(scale)),

@@ -9,8 +9,12 @@
 // nvfp4 block scales lie in the order of their units: [N / 64][K / 64][4 units][g 8][s 4][rows g, g+8].
 //   e4m3   as in the file, sign and NaN included (sm70, sm120)
 //   e5m3   (sm90) without sign and zero, which the codes took over: bits of bf16(scale * 2^119), less 0x7000, over
-//          16; a NaN stays one. The bits of codes are arranged so that few instructions take them out: in each half
-//          of a word  sign 15, 12, 9, 14 and magnitude 8..6, 5..3, 2..0, {11, 10, 13} of a[0], a[1], a[2], a[3]
+//          16; a NaN stays one. Codes and scales of two k-steps are arranged so that few instructions take them out:
+//          codes   in each half of either word  sign 15, 12, 9 and magnitude 8..6, 5..3, 2..0 of a[0], a[1], a[2];
+//                  of a[3] of both steps (A, B) bits 14, 13, 11, 10 hold A's two upper magnitude bits and B's in the
+//                  first word, A's sign, A's lowest, B's sign, B's lowest in the second
+//          scales  one word, its bytes rotated up by a nibble: step 0 of row g, step 1 of row g + 8, step 0 of
+//                  row g + 8, step 1 of row g
 #pragma once
 
 #include <cstdint>
@@ -51,25 +55,49 @@ NIBBLE_HD std::int64_t scale_at(std::int64_t n, std::int64_t k, std::int64_t k_t
          n % kUnitRows / 8;
 }
 
-// A word of nibbles, arranged.
-NIBBLE_HD std::uint32_t arranged_word(std::uint32_t word) {
-  std::uint32_t all = 0;
+// Words of nibbles of two k-steps, arranged.
+NIBBLE_HD void arrange(std::uint32_t (&words)[2]) {
+  std::uint32_t all[2] = {0, 0};
   for (int half = 0; half < 32; half += 16) {
-    const std::uint32_t h = word >> half;
-    all |= ((h & 8u) << 12 | (h & 7u) << 6 | (h & 0x80u) << 5 | (h & 0x70u) >> 1 | (h & 0x800u) >> 2 |
-            (h & 0x700u) >> 8 | (h & 0x8000u) >> 1 | (h & 0x6000u) >> 3 | (h & 0x1000u) << 1)
-           << half;
+    const std::uint32_t a = words[0] >> half, b = words[1] >> half;
+    all[0] |= ((a & 0x4000u) | (a & 0x2000u) | (b & 0x6000u) >> 3) << half;
+    all[1] |= ((a & 0x8000u) >> 1 | (a & 0x1000u) << 1 | (b & 0x8000u) >> 4 | (b & 0x1000u) >> 2) << half;
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t h = words[i] >> half;
+      all[i] |= ((h & 8u) << 12 | (h & 7u) << 6 | (h & 0x80u) << 5 | (h & 0x70u) >> 1 | (h & 0x800u) >> 2 |
+                 (h & 0x700u) >> 8)
+                << half;
+    }
   }
-  return all;
+  words[0] = all[0];
+  words[1] = all[1];
 }
-// Code of a[reg] in half `half` of an arranged word.
-NIBBLE_HD std::uint8_t arranged_code(std::uint32_t word, int reg, int half) {
+// What a[3] of both steps is made of: bits of step 0 as those of a[0] lie, of step 1 as those of a[1].
+NIBBLE_HD std::uint32_t arranged_rest(std::uint32_t first, std::uint32_t second) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t magnitudes, all;  // each selects by a mask: one instruction
+  asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(magnitudes) : "r"(0x01B001B0u), "r"(first >> 6), "r"(second >> 7));
+  asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(all) : "r"(0x90009000u), "r"(second << 1), "r"(magnitudes));
+  return all;
+#else
+  return (first >> 6 & 0x01B001B0u) | (second >> 7 & 0x00480048u) | (second << 1 & 0x90009000u);
+#endif
+}
+// Code of a[reg] of step `step` (0 or 1) in half `half` of an arranged pair.
+NIBBLE_HD std::uint8_t arranged_code(const std::uint32_t* pair, int step, int reg, int half) {
+  const std::uint32_t word = reg == 3 ? arranged_rest(pair[0], pair[1]) << (3 * step) : pair[step] << (3 * reg);
   const std::uint32_t h = word >> (16 * half);
-  const std::uint32_t code = reg == 0   ? (h >> 12 & 8u) | (h >> 6 & 7u)
-                             : reg == 1 ? (h >> 9 & 8u) | (h >> 3 & 7u)
-                             : reg == 2 ? (h >> 6 & 8u) | (h & 7u)
-                                        : (h >> 11 & 8u) | (h >> 9 & 6u) | (h >> 13 & 1u);
-  return static_cast<std::uint8_t>(code);
+  return static_cast<std::uint8_t>((h >> 12 & 8u) | (h >> 6 & 7u));
+}
+// e5m3 bytes [step][row g, g + 8], arranged.
+NIBBLE_HD std::uint32_t arranged_scales(const std::uint8_t* bytes) {
+  const std::uint32_t word = bytes[0] | static_cast<std::uint32_t>(bytes[3]) << 8 |
+                             static_cast<std::uint32_t>(bytes[1]) << 16 | static_cast<std::uint32_t>(bytes[2]) << 24;
+  return word << 4 | word >> 28;
+}
+NIBBLE_HD std::uint32_t arranged_scale(std::uint32_t word, int step, int lower) {
+  const int at = step == 0 ? 4 + 16 * lower : 28 - 16 * lower;
+  return (word >> at | (at == 0 ? 0u : word << (32 - at))) & 0xFFu;
 }
 // Of an e4m3's magnitude; zero becomes 1.
 NIBBLE_HD std::uint32_t e5m3_of(std::uint32_t e4m3) {
@@ -90,9 +118,11 @@ NIBBLE_HD float weight_value(const WeightImage& w, std::int64_t n, std::int64_t 
   const UnitPlace place =
       unit_place(static_cast<int>(n % kUnitRows), static_cast<int>(k % kTileCols));
   if (w.format == WeightFormat::nvfp4 && w.scale_code == ScaleCode::e5m3) {
-    const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(unit)[place.lane * 4 + place.step];
-    return num::mul(num::e2m1_to_float(arranged_code(word, place.reg, place.half)),
-                    e5m3_to_unit(static_cast<std::uint32_t>(w.scales[scale_at(n, k, k_tiles)])));
+    const auto* pair = reinterpret_cast<const std::uint32_t*>(unit) + place.lane * 4 + place.step / 2 * 2;
+    const auto* scales = reinterpret_cast<const std::uint32_t*>(w.scales + scale_at(n, k, k_tiles) / 4 * 4);
+    const int step = place.step % 2;
+    return num::mul(num::e2m1_to_float(arranged_code(pair, step, place.reg, place.half)),
+                    e5m3_to_unit(arranged_scale(*scales, step, place.reg % 2)));
   }
   if (w.format == WeightFormat::nvfp4) {
     const int at = nvfp4_at(place);
@@ -159,25 +189,44 @@ NIBBLE_HD void nvfp4_fragment(std::uint32_t word, std::uint32_t scales, std::uin
   a[2] = e2m1_pair<2>(word, upper);
   a[3] = e2m1_pair<3>(word, lower);
 }
-// bf16(scale * 2^119) of byte `I`, twice.
-template <int I>
-NIBBLE_HD std::uint32_t e5m3_twice(std::uint32_t bytes) {
+// bf16(scale * 2^119) of rows g and g + 8 in step `Step` of an arranged word.
+template <int Step>
+NIBBLE_HD std::uint32_t arranged_scale_pair(std::uint32_t word) {
+  const std::uint32_t there = Step == 0 ? word : word << 8 | word >> 24;
 #if defined(__CUDA_ARCH__)
-  const std::uint32_t two = __byte_perm(bytes, 0, 0x4040u | I * 0x0101u);
+  std::uint32_t pair;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(pair) : "r"(there), "r"(0x0FF00FF0u), "r"(0x70007000u));
+  return pair;
 #else
-  const std::uint32_t two = (bytes >> (8 * I) & 0xFFu) * 0x00010001u;
+  return (there & 0x0FF00FF0u) | 0x70007000u;
 #endif
-  return two * 16u + 0x70007000u;
 }
-// The same as nvfp4_fragment from an arranged word and e5m3 scales, in bytes Upper (row g) and Upper + 1: operands
-// times 2^-7. The bits of a code are bf16 of 1/2^126 the value.
-template <int Upper>
-NIBBLE_HD void arranged_fragment(std::uint32_t word, std::uint32_t scales, std::uint32_t (&a)[4]) {
-  const std::uint32_t upper = e5m3_twice<Upper>(scales), lower = e5m3_twice<Upper + 1>(scales);
-  a[0] = mul_bf16_pair(word & 0x81C081C0u, upper);
-  a[1] = mul_bf16_pair(word << 3 & 0x81C081C0u, lower);
-  a[2] = mul_bf16_pair(word << 6 & 0x81C081C0u, upper);
-  a[3] = mul_bf16_pair((word << 1 & 0x80008000u) | (word >> 3 & 0x01800180u) | (word >> 7 & 0x00400040u), lower);
+// A pair times one bf16 of another. The device's multiplication takes either half as it is.
+template <int Half>
+NIBBLE_HD std::uint32_t mul_bf16_half(std::uint32_t a, std::uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t twice;  // so written no instruction is left of it
+  if constexpr (Half == 0) {
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low}; }" : "=r"(twice) : "r"(b));
+  } else {
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high}; }" : "=r"(twice) : "r"(b));
+  }
+  return mul_bf16_pair(a, twice);
+#else
+  return mul_bf16_pair(a, (b >> (16 * Half) & 0xFFFFu) * 0x00010001u);
+#endif
+}
+// The same as nvfp4_fragment from an arranged pair of words: operands times 2^-7. The bits of a code are bf16 of
+// 1/2^126 the value.
+template <int Step>
+NIBBLE_HD void arranged_fragment(std::uint32_t first, std::uint32_t second, std::uint32_t scales,
+                                 std::uint32_t (&a)[4]) {
+  constexpr std::uint32_t kCode = 0x81C081C0u;
+  const std::uint32_t by = arranged_scale_pair<Step>(scales), word = Step == 0 ? first : second;
+  a[0] = mul_bf16_half<0>(word & kCode, by);
+  a[1] = mul_bf16_half<1>(word << 3 & kCode, by);
+  a[2] = mul_bf16_half<0>(word << 6 & kCode, by);
+  a[3] = mul_bf16_half<1>(arranged_rest(first, second) << (3 * Step) & kCode, by);
 }
 // `low`: codes of a[0] and a[1], `high`: of a[2] and a[3].
 NIBBLE_HD void fp8_fragment(std::uint32_t low, std::uint32_t high, std::uint32_t (&a)[4]) {

@@ -41,12 +41,12 @@ struct SharedUnit<WeightFormat::nvfp4> {
   __device__ __forceinline__ SharedUnit(std::uint32_t unit, std::uint32_t scale)
       : codes(shared_4(unit)), scales(shared_2(scale)) {}
   __device__ __forceinline__ void fragment(int s, std::uint32_t (&a)[4]) const {
-    const std::uint32_t word = s == 0 ? codes.x : s == 1 ? codes.y : s == 2 ? codes.z : codes.w;
+    const std::uint32_t first = s < 2 ? codes.x : codes.z, second = s < 2 ? codes.y : codes.w;
     const std::uint32_t two = s < 2 ? scales.x : scales.y;
     if (s % 2 == 0) {
-      arranged_fragment<0>(word, two, a);
+      arranged_fragment<0>(first, second, two, a);
     } else {
-      arranged_fragment<2>(word, two, a);
+      arranged_fragment<1>(first, second, two, a);
     }
   }
 };

@@ -83,10 +83,15 @@ struct Unit<WeightFormat::nvfp4> {
     scales = __ldg(reinterpret_cast<const uint2*>(w.scales + unit * kUnitScaleBytes) + lane / 4);
   }
   __device__ __forceinline__ void fragment(const WeightImage& w, int s, std::uint32_t (&a)[4]) const {
-    const std::uint32_t word = s == 0 ? codes.x : s == 1 ? codes.y : s == 2 ? codes.z : codes.w;
+    const std::uint32_t first = s < 2 ? codes.x : codes.z, second = s < 2 ? codes.y : codes.w;
     const std::uint32_t two = s < 2 ? scales.x : scales.y;
-    if (w.scale_code == ScaleCode::e5m3) return arranged_fragment<0>(word, two >> (16 * (s % 2)), a);
-    nvfp4_fragment(word, two >> (16 * (s % 2)) & 0xFFFFu, a);
+    if (w.scale_code == ScaleCode::e4m3) {
+      nvfp4_fragment(s % 2 == 0 ? first : second, two >> (16 * (s % 2)) & 0xFFFFu, a);
+    } else if (s % 2 == 0) {
+      arranged_fragment<0>(first, second, two, a);
+    } else {
+      arranged_fragment<1>(first, second, two, a);
+    }
   }
 };
 
