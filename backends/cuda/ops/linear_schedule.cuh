@@ -35,34 +35,21 @@ struct WgmmaWork {
   bool enter, leave;
 };
 
-// What this block does, in order, in shared memory. Producer and consumers step through it alike.
-class WgmmaSchedule {
+// How units are dealt to blocks: whole ones in rounds; where they are no multiple of the blocks, the last one or two of
+// each block are cut into equal shares, so that all end together.
+struct UnitRounds {
+  int rounds, whole;  // whole units: this many, in this many rounds
+  bool cut;           // the others
+};
+NIBBLE_HD UnitRounds unit_rounds(int units, int blocks, int k_tiles, int length) {
+  const bool cut = units > blocks && units % blocks != 0 && k_tiles % length == 0;
+  const int rounds = cut ? units / blocks - 1 : (units + blocks - 1) / blocks;
+  return {rounds, cut ? rounds * blocks : units, cut};
+}
+
+// What a block does, in order. Producer and consumers step through it alike.
+class UnitSchedule {
  public:
-  __device__ __forceinline__ void plan(const WgmmaParams& p, int rows, int tokens, int blocks) {
-    const LinearParams& l = p.linear;
-    rows_ = rows;
-    token_tiles_ = (rows + tokens - 1) / tokens;
-    tiles_ = static_cast<int>((l.weight.padded_rows + kWgmmaRows - 1) / kWgmmaRows) * token_tiles_;
-    k_tiles_ = l.k_tiles;
-    segments_ = l.segments;
-    segment_tiles_ = l.segment_tiles;
-    grid_ = blocks;
-    block_ = static_cast<int>(blockIdx.x);
-    split_ = p.split;
-    length_ = split_ ? segment_tiles_ : k_tiles_;
-    const int units = split_ ? tiles_ * segments_ : tiles_;
-    const bool cut = units > grid_ && units % grid_ != 0 && k_tiles_ % length_ == 0;
-    rounds_ = cut ? units / grid_ - 1 : (units + grid_ - 1) / grid_;
-    units_ = cut ? rounds_ * grid_ : units;
-    begin_ = end_ = 0;
-    if (!cut) return;
-    const std::int64_t left = static_cast<std::int64_t>(units - units_) * length_;
-    begin_ = static_cast<int>(left * block_ / grid_);
-    end_ = static_cast<int>(left * (block_ + 1) / grid_);
-  }
-  __device__ __forceinline__ bool split() const { return split_; }
-  __device__ __forceinline__ int rows() const { return rows_; }
-  __device__ __forceinline__ int tile(const WgmmaWork& w) const { return w.row * token_tiles_ + w.token; }
   // False after the last.
   __device__ __forceinline__ bool at(int i, WgmmaWork& w) const {
     if (i < rounds_) {
@@ -92,20 +79,81 @@ class WgmmaSchedule {
     return true;
   }
 
- private:
+ protected:
   __device__ __forceinline__ void whole(WgmmaWork& w, int unit) const {
     const int tile = split_ ? unit / segments_ : unit;
     w.segment = split_ ? unit % segments_ : 0;
-    w.row = tile / token_tiles_;
-    w.token = tile % token_tiles_;
+    w.row = token_tiles_ == 1 ? tile : tile / token_tiles_;
+    w.token = token_tiles_ == 1 ? 0 : tile % token_tiles_;
     w.first = w.segment * length_;
     w.last = min(w.first + length_, k_tiles_);
     w.enter = w.leave = false;
   }
 
-  int rows_, token_tiles_, tiles_, k_tiles_, segments_, segment_tiles_, length_, grid_, block_;
+  int token_tiles_, k_tiles_, segments_, length_, grid_, block_;
   int rounds_, units_, begin_, end_;
   bool split_;
+};
+
+// Any number of token tiles: as many as the step has rows for. In shared memory.
+class WgmmaSchedule : public UnitSchedule {
+ public:
+  __device__ __forceinline__ void plan(const WgmmaParams& p, int rows, int tokens, int blocks) {
+    const LinearParams& l = p.linear;
+    rows_ = rows;
+    token_tiles_ = (rows + tokens - 1) / tokens;
+    const int tiles = static_cast<int>((l.weight.padded_rows + kWgmmaRows - 1) / kWgmmaRows) * token_tiles_;
+    k_tiles_ = l.k_tiles;
+    segments_ = l.segments;
+    grid_ = blocks;
+    block_ = static_cast<int>(blockIdx.x);
+    split_ = p.split;
+    length_ = split_ ? l.segment_tiles : k_tiles_;
+    const int units = split_ ? tiles * segments_ : tiles;
+    const UnitRounds r = unit_rounds(units, grid_, k_tiles_, length_);
+    rounds_ = r.rounds;
+    units_ = r.whole;
+    begin_ = end_ = 0;
+    if (!r.cut) return;
+    const std::int64_t left = static_cast<std::int64_t>(units - units_) * length_;
+    begin_ = static_cast<int>(left * block_ / grid_);
+    end_ = static_cast<int>(left * (block_ + 1) / grid_);
+  }
+  __device__ __forceinline__ bool split() const { return split_; }
+  __device__ __forceinline__ int rows() const { return rows_; }
+  __device__ __forceinline__ int tile(const WgmmaWork& w) const { return w.row * token_tiles_ + w.token; }
+
+ private:
+  int rows_;
+};
+
+// One token tile, which leaves little to plan on the device: a small launch would feel it.
+struct StreamPlan {
+  UnitRounds rounds;
+  int length, share, remainder;  // k tiles of the units that are cut: share for each block, and so many more
+};
+inline StreamPlan stream_plan(const WgmmaParams& p, int blocks) {
+  const LinearParams& l = p.linear;
+  const int length = p.split ? l.segment_tiles : l.k_tiles, units = static_cast<int>(p.units);
+  const UnitRounds r = unit_rounds(units, blocks, l.k_tiles, length);
+  const std::int64_t left = r.cut ? static_cast<std::int64_t>(units - r.whole) * length : 0;
+  return {r, length, static_cast<int>(left / blocks), static_cast<int>(left % blocks)};
+}
+class StreamSchedule : public UnitSchedule {
+ public:
+  __device__ __forceinline__ void plan(const StreamPlan& plan, const WgmmaParams& p, int blocks) {
+    token_tiles_ = 1;
+    k_tiles_ = p.linear.k_tiles;
+    segments_ = p.linear.segments;
+    length_ = plan.length;
+    grid_ = blocks;
+    block_ = static_cast<int>(blockIdx.x);
+    split_ = p.split;
+    rounds_ = plan.rounds.rounds;
+    units_ = plan.rounds.whole;
+    begin_ = plan.share * block_ + plan.remainder * block_ / grid_;
+    end_ = plan.share * (block_ + 1) + plan.remainder * (block_ + 1) / grid_;
+  }
 };
 
 // Launches of linear_wgmma.cuh for each weight format, in files of their own because they take long to compile.

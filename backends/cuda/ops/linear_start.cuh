@@ -1,6 +1,7 @@
-// linear_start.cuh: launches of linear_wgmma.cuh.
+// linear_start.cuh: launches of linear_wgmma.cuh and linear_stream.cuh.
 #pragma once
 
+#include "backends/cuda/ops/linear_stream.cuh"
 #include "backends/cuda/ops/linear_wgmma.cuh"
 
 namespace nibble::cuda {
@@ -21,6 +22,17 @@ cudaError_t start_wgmma(const Launch& to, const CUtensorMap& map, const WgmmaPar
       <<<static_cast<unsigned>(blocks), kWgmmaThreads, static_cast<unsigned>(shared), to.stream>>>(map, p);
   return cudaGetLastError();
 }
+template <WeightFormat F, int Tokens, Totals T>
+cudaError_t start_stream(const Launch& to, const CUtensorMap& map, const WgmmaParams& p) {
+  using S = StreamShape<F, Tokens, T>;
+  const cudaError_t e = cudaFuncSetAttribute(linear_stream<F, Tokens, T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             S::kSharedBytes);
+  if (e != cudaSuccess) return e;
+  const auto blocks = static_cast<int>(p.units < to.multiprocessors ? p.units : to.multiprocessors);
+  linear_stream<F, Tokens, T><<<static_cast<unsigned>(blocks), kStreamThreads, S::kSharedBytes, to.stream>>>(
+      map, p, stream_plan(p, blocks));
+  return cudaGetLastError();
+}
 // Those that there are: 8 to 64 rows of x with totals nowhere or in registers, 128 in registers, 256 nowhere or in
 // memory.
 template <WeightFormat F>
@@ -28,11 +40,11 @@ cudaError_t start_wgmma(const Launch& to, int tokens, Totals totals, const CUten
   const bool none = totals == Totals::none;
   switch (tokens) {
     case 8:
-      return none ? start_wgmma<F, 8, Totals::none>(to, map, p) : start_wgmma<F, 8, Totals::registers>(to, map, p);
+      return none ? start_stream<F, 8, Totals::none>(to, map, p) : start_stream<F, 8, Totals::registers>(to, map, p);
     case 16:
-      return none ? start_wgmma<F, 16, Totals::none>(to, map, p) : start_wgmma<F, 16, Totals::registers>(to, map, p);
+      return none ? start_stream<F, 16, Totals::none>(to, map, p) : start_stream<F, 16, Totals::registers>(to, map, p);
     case 32:
-      return none ? start_wgmma<F, 32, Totals::none>(to, map, p) : start_wgmma<F, 32, Totals::registers>(to, map, p);
+      return none ? start_stream<F, 32, Totals::none>(to, map, p) : start_stream<F, 32, Totals::registers>(to, map, p);
     case 64:
       return none ? start_wgmma<F, 64, Totals::none>(to, map, p) : start_wgmma<F, 64, Totals::registers>(to, map, p);
     case 128:

@@ -1,16 +1,40 @@
 // linear_sums.cuh: accumulators of one warpgroup on their way to device memory and back, and to y.
 #pragma once
 
+#include "backends/cuda/device/sm90.cuh"
 #include "backends/cuda/ops/linear_parts.cuh"
 
 namespace nibble::cuda {
 
-// Four warps of a consumer meet.
-__device__ __forceinline__ void group_sync(int group) {
-  if (group == 0) {
-    asm volatile("bar.sync 1, 128;" ::: "memory");
-  } else {
-    asm volatile("bar.sync 2, 128;" ::: "memory");
+// Four warps meet at a named barrier.
+__device__ __forceinline__ void threads_sync(int barrier) {
+  asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+}
+
+template <int N>
+__device__ __forceinline__ void clear(float (&v)[N]) {
+#pragma unroll
+  for (float& f : v) f = 0.0f;
+  settle(v);
+}
+// A lane's sums in shared memory, 16 bytes of each of a warp's lanes together.
+template <int N>
+__device__ __forceinline__ void to_shared(std::uint32_t at, const float (&v)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; i += 4) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at + static_cast<std::uint32_t>(i) * 128), "f"(v[i]),
+                 "f"(v[i + 1]), "f"(v[i + 2]), "f"(v[i + 3])
+                 : "memory");
+  }
+}
+template <int N>
+__device__ __forceinline__ void from_shared(std::uint32_t at, float (&v)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; i += 4) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v[i]), "=f"(v[i + 1]), "=f"(v[i + 2]), "=f"(v[i + 3])
+                 : "r"(at + static_cast<std::uint32_t>(i) * 128)
+                 : "memory");
   }
 }
 

@@ -61,8 +61,8 @@ Choice choose(const LinearParams& p, std::int64_t rows, int multiprocessors) {
   // A sum of each unit lies in two areas.
   const auto can_split = [&](int tokens) {
     const std::int64_t slot = kWgmmaRows * tokens * 4;
-    return !one && !blocks && tiles(tokens) < multiprocessors &&
-           tiles(tokens) * p.segments * slot <= std::int64_t{multiprocessors} * 2 * kAreaPerProcessor;
+    const bool few = tokens <= 32 || tiles(tokens) < multiprocessors;
+    return !one && !blocks && few && tiles(tokens) * p.segments * slot <= std::int64_t{multiprocessors} * 2 * kAreaPerProcessor;
   };
   const auto units = [&](int tokens) { return tiles(tokens) * (can_split(tokens) ? p.segments : 1); };
   for (const int few : {8, 16, 32, 64}) {

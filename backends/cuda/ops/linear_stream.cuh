@@ -1,0 +1,240 @@
+// linear_stream.cuh: y = x w^T for few rows (32 at most) on sm_90: packed weights once, at the speed they come.
+//   block     128 weight rows: eight chains of 16 rows, each a pair of warps that take turns at stages of the ring
+//             (linear_ring.cuh); one warp more brings the stages
+//   turn      a warp decodes its stage into fragments, waits for the sums that its partner leaves in shared memory,
+//             runs the stage's products (mma.sync) and hands the sums on: decoding overlaps the chain of products,
+//             whose order is that of matrix_order.h, and shapes with few rows still give a scheduler four warps
+//   sums      a chain's k ascending in one accumulator; segments each from +0, added in order: by the block that
+//             comes last where a unit is a segment (split), else in the chain (Totals::registers)
+//   blocks    one on each multiprocessor; whole units first, then each block's equal share of what is left, cut
+//             anywhere (linear_schedule.cuh)
+//   roof      packed weights at copy speed; about 80 instructions for 16 x 64 of NVFP4
+#pragma once
+
+#include "backends/cuda/device/weight_plain.cuh"
+#include "backends/cuda/ops/linear_leave.cuh"
+#include "backends/cuda/ops/linear_ring.cuh"
+
+namespace nibble::cuda {
+
+constexpr int kRelays = 2, kStreamConsumers = kRelays * kGroups * 128, kStreamThreads = kStreamConsumers + 128;
+
+template <WeightFormat F, int Tokens, Totals T>
+struct StreamShape {
+  static constexpr int kTokens = Tokens;
+  static constexpr int kDeep = F == WeightFormat::bf16 || Tokens > 16 ? 2 : Tokens == 8 ? 4 : 3;
+  static constexpr int kTokenBytes = Tokens * kTileCols * 2;
+  static constexpr int kCodeBytes = 4 * unit_bytes(F);
+  static constexpr int kScaleBytes = F == WeightFormat::nvfp4 ? 4 * kUnitScaleBytes : 0;
+  static constexpr int kInputBytes = kDeep * kTokenBytes;
+  static constexpr int kWeightBytes = kDeep * kGroups * (kCodeBytes + kScaleBytes);
+  static constexpr int kScalesAt = kDeep * kGroups * kCodeBytes;
+  static constexpr int kStageBytes = kInputBytes + kWeightBytes;
+  // Sums on their way from warp to warp, for each chain.
+  static constexpr int kSums = Tokens / 2;
+  static constexpr int kHandBytes = (T == Totals::registers ? 2 : 1) * kSums * 128;
+  static constexpr int kChains = kGroups * 4;
+  static constexpr int kRoom = 222 * 1024 - kChains * (kHandBytes + 16);
+  static constexpr int kFit = kRoom / (kStageBytes + 16);
+  static constexpr int kStages = kFit < 16 ? kFit : 16;
+  static constexpr int kSharedBytes = 1024 + kStages * (kStageBytes + 16) + kChains * (kHandBytes + 16);
+  static constexpr int kSlotBytes = kWgmmaRows * Tokens * 4;
+  static constexpr int kProducerRegisters = 32, kConsumerRegisters = 112;
+  static_assert(kStages >= 3 && kSharedBytes <= 227 * 1024);
+};
+
+template <WeightFormat F, int Tokens, Totals T>
+class StreamConsumer {
+  using S = StreamShape<F, Tokens, T>;
+  using Leave = LeftSums<S::kSlotBytes>;
+  static constexpr int kSums = S::kSums;
+  static constexpr bool kTotals = T == Totals::registers;
+
+ public:
+  __device__ __forceinline__ StreamConsumer(const WgmmaParams& p, const WgmmaRing& ring, std::uint32_t hands,
+                                            unsigned* arrived)
+      : p_(p), l_(p.linear), ring_(ring), thread_(static_cast<int>(threadIdx.x) % 128), lane_(thread_ % 32),
+        warp_(thread_ / 32), group_(static_cast<int>(threadIdx.x) / 128 % kGroups),
+        relay_(static_cast<int>(threadIdx.x) / 128 / kGroups),
+        left_(p, relay_ * kGroups + group_, thread_, arrived) {
+    const std::uint32_t weights = ring.start + S::kStages * S::kInputBytes;
+    codes_ = weights +
+             static_cast<std::uint32_t>(group_ * S::kDeep * S::kCodeBytes + warp_ * unit_bytes(F) + lane_ * 16);
+    scales_ = weights + static_cast<std::uint32_t>(S::kScalesAt + group_ * S::kDeep * S::kScaleBytes +
+                                                   warp_ * kUnitScaleBytes + lane_ / 4 * 8);
+    const auto chain = static_cast<std::uint32_t>(group_ * 4 + warp_);
+    hand_ = hands + chain * S::kHandBytes + static_cast<std::uint32_t>(lane_) * 16;
+    given_ = hands + S::kChains * S::kHandBytes + chain * 16;
+  }
+
+  __device__ __forceinline__ void run(const StreamSchedule& schedule) {
+    if (relay_ == 1) given(0).arrive();
+    int turn = 0;
+    WgmmaWork w;
+    for (int i = 0; schedule.at(i, w); ++i) {
+      int k = w.first, until = w.first;
+      while (k < w.last) {
+        if (k == until) until = kTotals ? min(w.last, (k / l_.segment_tiles + 1) * l_.segment_tiles) : w.last;
+        const int deep = min(S::kDeep, until - k);
+        if (turn == relay_) stage(w, k, deep, until);
+        ring_.next();
+        turn ^= 1;
+        k += deep;
+      }
+    }
+  }
+
+ private:
+  // One's own stage: k tiles [k, k + deep).
+  __device__ __forceinline__ void stage(const WgmmaWork& w, int k, int deep, int until) {
+    const int stage = ring_.stage;
+    ring_.full().wait(ring_.parity);
+    if (deep == S::kDeep) {
+      std::uint32_t fragments[S::kDeep][4][4];
+#pragma unroll
+      for (int t = 0; t < S::kDeep; ++t) {
+        const SharedUnit<F> unit = unit_of(stage, t);
+#pragma unroll
+        for (int s = 0; s < 4; ++s) {
+          unit.fragment(s, fragments[t][s]);
+          settle(fragments[t][s]);
+        }
+      }
+      take(w, k, deep);
+#pragma unroll
+      for (int t = 0; t < S::kDeep; ++t) products(stage, t, fragments[t]);
+    } else {
+      take(w, k, deep);
+      for (int t = 0; t < deep; ++t) {
+        std::uint32_t fragments[4][4];
+        const SharedUnit<F> unit = unit_of(stage, t);
+#pragma unroll
+        for (int s = 0; s < 4; ++s) unit.fragment(s, fragments[s]);
+        products(stage, t, fragments);
+      }
+    }
+    ring_.empty(stage).arrive();
+    k += deep;
+    if (kTotals && k == until && (k == l_.k_tiles || k % l_.segment_tiles == 0)) fold(w, k);
+    if (k < w.last) return give();
+    if (w.leave) return left_.template leave<kTotals>(sum_, total_, p_.split);
+    if constexpr (!kTotals) {
+      if (p_.split && !left_.combine(w.row, w.segment, l_.segments, sum_)) return;
+    }
+    const std::int64_t n0 =
+        static_cast<std::int64_t>(w.row) * kWgmmaRows + group_ * kTileRows + warp_ * kUnitRows;
+    if (n0 >= l_.weight.padded_rows) return;
+    store_tile(l_, n0, 0, row_count(*l_.step, l_.rows), lane_, sum_);
+  }
+
+  __device__ __forceinline__ SharedUnit<F> unit_of(int stage, int t) const {
+    const std::uint32_t at = static_cast<std::uint32_t>(stage) * S::kWeightBytes;
+    return SharedUnit<F>(codes_ + at + static_cast<std::uint32_t>(t * S::kCodeBytes),
+                         scales_ + at + static_cast<std::uint32_t>(t * S::kScaleBytes));
+  }
+  __device__ __forceinline__ void products(int stage, int t, const std::uint32_t (&a)[4][4]) {
+    const std::uint32_t tokens = ring_.start + static_cast<std::uint32_t>(stage * S::kInputBytes + t * S::kTokenBytes +
+                                                                          lane_ % 8 * 128);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const auto chunk = static_cast<std::uint32_t>((4 * h + lane_ / 8) ^ lane_ % 8);
+      uint4 b[Tokens / 8];
+#pragma unroll
+      for (int j = 0; j < Tokens / 8; ++j) {
+        b[j] = load_matrices(tokens + static_cast<std::uint32_t>(j * 1024) + chunk * 16);
+      }
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+#pragma unroll
+        for (int j = 0; j < Tokens / 8; ++j) {
+          mma_m16n8k16_bf16<kMmaPath>(*reinterpret_cast<float(*)[4]>(sum_ + 4 * j), a[2 * h + s],
+                                      s == 0 ? b[j].x : b[j].z, s == 0 ? b[j].y : b[j].w);
+        }
+      }
+    }
+  }
+
+  // The sums so far: none, those of another block, or the partner's. The partner's word is waited for at a unit's
+  // first stage too: it is that a unit's last sums were taken, so that the memory and the barrier are free.
+  __device__ __forceinline__ void take(const WgmmaWork& w, int k, int deep) {
+    given(relay_).wait(given_parity_);
+    given_parity_ ^= 1;
+    if (k == w.first) {
+      clear(sum_);
+      if constexpr (kTotals) clear(total_);
+      if (w.enter) left_.template enter<kTotals>(sum_, total_, p_.split);
+    } else {
+      from_shared(hand_, sum_);
+      if constexpr (kTotals) from_shared(hand_ + kSums * 128, total_);
+    }
+    if (k + deep == w.last) given(1 - relay_).arrive();
+  }
+  __device__ __forceinline__ void give() const {
+    to_shared(hand_, sum_);
+    if constexpr (kTotals) to_shared(hand_ + kSums * 128, total_);
+    given(1 - relay_).arrive();
+  }
+  __device__ __forceinline__ Barrier given(int relay) const { return {given_ + static_cast<std::uint32_t>(relay) * 8}; }
+  // The segment that ends before tile k enters the total; after the last one that is in sum_.
+  __device__ __forceinline__ void fold(const WgmmaWork& w, int k) {
+    if (l_.weight.block == nullptr) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) total_[i] = num::add(total_[i], sum_[i]);
+    } else {
+      const float scale = l_.weight.block[w.row * ((l_.weight.cols + 127) / 128) + (k - 1) / l_.segment_tiles];
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) total_[i] = num::fma(sum_[i], scale, total_[i]);
+    }
+    const bool last = k == l_.k_tiles;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) sum_[i] = last ? total_[i] : 0.0f;
+  }
+
+  const WgmmaParams& p_;
+  const LinearParams& l_;
+  WgmmaRing ring_;
+  int thread_, lane_, warp_, group_, relay_;
+  std::uint32_t codes_, scales_;  // of this lane in the first stage
+  std::uint32_t hand_, given_;    // sums on their way; barriers, one for each warp of the pair
+  std::uint32_t given_parity_ = 0;
+  Leave left_;
+  float sum_[kSums];
+  float total_[kTotals ? kSums : 4];
+};
+
+template <WeightFormat F, int Tokens, Totals T>
+__global__ void __launch_bounds__(kStreamThreads, 1)
+    linear_stream(const __grid_constant__ CUtensorMap map, const __grid_constant__ WgmmaParams p,
+                  const __grid_constant__ StreamPlan plan) {
+#if defined(NIBBLE_SM90A)
+  using S = StreamShape<F, Tokens, T>;
+  extern __shared__ std::uint8_t raw[];
+  __shared__ unsigned arrived[kRelays * kGroups];
+  __shared__ StreamSchedule schedule;  // not in registers: it is needed rarely
+  const std::uint32_t start = (shared_address(raw) + 1023u) & ~1023u;
+  const std::uint32_t hands = start + S::kStages * S::kStageBytes;
+  WgmmaRing ring{start, hands + S::kChains * (S::kHandBytes + 16), S::kStages};
+  if (threadIdx.x < S::kStages) {
+    Barrier{ring.barriers + threadIdx.x * 8}.init(1);
+    ring.empty(static_cast<int>(threadIdx.x)).init(kGroups * 128);
+  } else if (threadIdx.x >= 32 && threadIdx.x < 32 + S::kChains * kRelays) {
+    Barrier{hands + S::kChains * S::kHandBytes + (threadIdx.x - 32) * 8}.init(32);
+  }
+  if (threadIdx.x == 64) schedule.plan(plan, p, static_cast<int>(gridDim.x));
+  fence_barriers();
+  const bool empty = row_count(*p.linear.step, p.linear.rows) <= 0;
+  __syncthreads();
+  if (empty) return;
+  if (threadIdx.x >= kStreamConsumers) {
+    give_registers<S::kProducerRegisters>();
+    if (threadIdx.x != kStreamConsumers) return;
+    WgmmaWork w;
+    for (int i = 0; schedule.at(i, w); ++i) produce<S>(map, p.linear, w, T == Totals::registers, ring);
+  } else {
+    take_registers<S::kConsumerRegisters>();
+    StreamConsumer<F, Tokens, T>(p, ring, hands, arrived).run(schedule);
+  }
+#endif
+}
+
+}  // namespace nibble::cuda
