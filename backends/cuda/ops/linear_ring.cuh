@@ -27,6 +27,13 @@ struct WgmmaRing {
       parity ^= 1;
     }
   }
+  __device__ __forceinline__ void skip(int some) {
+    stage += some;
+    if (stage >= stages) {
+      stage -= stages;
+      parity ^= 1;
+    }
+  }
 };
 
 // Fills stages with a unit's k tiles; one thread. `segments`: no stage reaches into the next segment.

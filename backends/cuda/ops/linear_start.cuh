@@ -29,7 +29,7 @@ cudaError_t start_stream(const Launch& to, const CUtensorMap& map, const WgmmaPa
                                              S::kSharedBytes);
   if (e != cudaSuccess) return e;
   const auto blocks = static_cast<int>(p.units < to.multiprocessors ? p.units : to.multiprocessors);
-  linear_stream<F, Tokens, T><<<static_cast<unsigned>(blocks), kStreamThreads, S::kSharedBytes, to.stream>>>(
+  linear_stream<F, Tokens, T><<<static_cast<unsigned>(blocks), S::kThreads, S::kSharedBytes, to.stream>>>(
       map, p, stream_plan(p, blocks));
   return cudaGetLastError();
 }

@@ -11,18 +11,23 @@
 //   roof      packed weights at copy speed; about 80 instructions for 16 x 64 of NVFP4
 #pragma once
 
+#include <utility>
+
 #include "backends/cuda/device/weight_plain.cuh"
 #include "backends/cuda/ops/linear_leave.cuh"
 #include "backends/cuda/ops/linear_ring.cuh"
 
 namespace nibble::cuda {
 
-constexpr int kRelays = 2, kStreamConsumers = kRelays * kGroups * 128, kStreamThreads = kStreamConsumers + 128;
-
 template <WeightFormat F, int Tokens, Totals T>
 struct StreamShape {
   static constexpr int kTokens = Tokens;
-  static constexpr int kDeep = F == WeightFormat::bf16 || Tokens > 16 ? 2 : Tokens == 8 ? 4 : 3;
+  // Totals in registers leave none for a partner: one warp a chain then.
+  static constexpr int kRelays = T == Totals::none ? 2 : 1, kConsumers = kRelays * kGroups * 128;
+  static constexpr int kThreads = kConsumers + 128;
+  // As many k tiles as there are registers for: 16 a tile.
+  static constexpr int kMost = F == WeightFormat::bf16 || Tokens == 32 ? 2 : Tokens == 16 ? 3 : 4;
+  static constexpr int kDeep = T == Totals::none ? kMost : 2;
   static constexpr int kTokenBytes = Tokens * kTileCols * 2;
   static constexpr int kCodeBytes = 4 * unit_bytes(F);
   static constexpr int kScaleBytes = F == WeightFormat::nvfp4 ? 4 * kUnitScaleBytes : 0;
@@ -32,14 +37,14 @@ struct StreamShape {
   static constexpr int kStageBytes = kInputBytes + kWeightBytes;
   // Sums on their way from warp to warp, for each chain.
   static constexpr int kSums = Tokens / 2;
-  static constexpr int kHandBytes = (T == Totals::registers ? 2 : 1) * kSums * 128;
+  static constexpr int kHandBytes = kRelays == 1 ? 0 : kSums * 128;
   static constexpr int kChains = kGroups * 4;
   static constexpr int kRoom = 222 * 1024 - kChains * (kHandBytes + 16);
   static constexpr int kFit = kRoom / (kStageBytes + 16);
   static constexpr int kStages = kFit < 16 ? kFit : 16;
   static constexpr int kSharedBytes = 1024 + kStages * (kStageBytes + 16) + kChains * (kHandBytes + 16);
   static constexpr int kSlotBytes = kWgmmaRows * Tokens * 4;
-  static constexpr int kProducerRegisters = 32, kConsumerRegisters = 112;
+  static constexpr int kProducerRegisters = kRelays == 1 ? 40 : 32, kConsumerRegisters = kRelays == 1 ? 232 : 112;
   static_assert(kStages >= 3 && kSharedBytes <= 227 * 1024);
 };
 
@@ -58,6 +63,9 @@ class StreamConsumer {
         relay_(static_cast<int>(threadIdx.x) / 128 / kGroups),
         left_(p, relay_ * kGroups + group_, thread_, arrived) {
     const std::uint32_t weights = ring.start + S::kStages * S::kInputBytes;
+    const auto chunk = static_cast<std::uint32_t>((lane_ / 8 ^ lane_ % 8) * 16);
+    tokens_[0] = ring.start + static_cast<std::uint32_t>(lane_ % 8 * 128) + chunk;
+    tokens_[1] = tokens_[0] - chunk + (chunk ^ 64u);
     codes_ = weights +
              static_cast<std::uint32_t>(group_ * S::kDeep * S::kCodeBytes + warp_ * unit_bytes(F) + lane_ * 16);
     scales_ = weights + static_cast<std::uint32_t>(S::kScalesAt + group_ * S::kDeep * S::kScaleBytes +
@@ -65,21 +73,27 @@ class StreamConsumer {
     const auto chain = static_cast<std::uint32_t>(group_ * 4 + warp_);
     hand_ = hands + chain * S::kHandBytes + static_cast<std::uint32_t>(lane_) * 16;
     given_ = hands + S::kChains * S::kHandBytes + chain * 16;
+    asm volatile("" : "+r"(codes_), "+r"(scales_), "+r"(tokens_[0]), "+r"(tokens_[1]));  // kept, not computed again
   }
 
   __device__ __forceinline__ void run(const StreamSchedule& schedule) {
-    if (relay_ == 1) given(0).arrive();
-    int turn = 0;
+    if (relay_ == 1) {
+      given(0).arrive();
+      ring_.next();
+    }
+    int first = relay_;  // of a run's stages, one's own
     WgmmaWork w;
     for (int i = 0; schedule.at(i, w); ++i) {
-      int k = w.first, until = w.first;
-      while (k < w.last) {
-        if (k == until) until = kTotals ? min(w.last, (k / l_.segment_tiles + 1) * l_.segment_tiles) : w.last;
-        const int deep = min(S::kDeep, until - k);
-        if (turn == relay_) stage(w, k, deep, until);
-        ring_.next();
-        turn ^= 1;
-        k += deep;
+      for (int k = w.first; k < w.last;) {  // runs: a unit's segments, where those are folded here
+        const int until = kTotals ? min(w.last, (k / l_.segment_tiles + 1) * l_.segment_tiles) : w.last;
+        const int stages = (until - k + S::kDeep - 1) / S::kDeep;
+        for (int j = first; j < stages; j += S::kRelays) {
+          const int at = k + j * S::kDeep;
+          stage(w, at, min(S::kDeep, until - at), until);
+          ring_.skip(S::kRelays);
+        }
+        first = (first + stages) % S::kRelays;
+        k = until;
       }
     }
   }
@@ -89,15 +103,15 @@ class StreamConsumer {
   __device__ __forceinline__ void stage(const WgmmaWork& w, int k, int deep, int until) {
     const int stage = ring_.stage;
     ring_.full().wait(ring_.parity);
-    if (deep == S::kDeep) {
+    if (S::kDeep == 1 || deep == S::kDeep) {
       std::uint32_t fragments[S::kDeep][4][4];
+      const auto units = units_of(stage, std::make_integer_sequence<int, S::kDeep>());  // all on their way at once
 #pragma unroll
       for (int t = 0; t < S::kDeep; ++t) {
-        const SharedUnit<F> unit = unit_of(stage, t);
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
-          unit.fragment(s, fragments[t][s]);
-          settle(fragments[t][s]);
+          units.of[t].fragment(s, fragments[t][s]);
+          computed(fragments[t][s]);
         }
       }
       take(w, k, deep);
@@ -127,21 +141,34 @@ class StreamConsumer {
     store_tile(l_, n0, 0, row_count(*l_.step, l_.rows), lane_, sum_);
   }
 
+  // Keeps the values' computation before the wait that follows, where it overlaps the partner's products: a store that
+  // never happens, which only the card knows. Else ptxas moves half of it behind.
+  __device__ __forceinline__ void computed(const std::uint32_t (&v)[4]) const {
+    asm volatile(
+        "{ .reg .pred never; setp.lt.s32 never, %0, 0; @never st.shared.v4.u32 [%1], {%2, %3, %4, %5}; }" ::"r"(l_.k_tiles),
+        "r"(hand_), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+        : "memory");
+  }
   __device__ __forceinline__ SharedUnit<F> unit_of(int stage, int t) const {
     const std::uint32_t at = static_cast<std::uint32_t>(stage) * S::kWeightBytes;
     return SharedUnit<F>(codes_ + at + static_cast<std::uint32_t>(t * S::kCodeBytes),
                          scales_ + at + static_cast<std::uint32_t>(t * S::kScaleBytes));
   }
+  struct Units {
+    SharedUnit<F> of[S::kDeep];
+  };
+  template <int... Tile>
+  __device__ __forceinline__ Units units_of(int stage, std::integer_sequence<int, Tile...>) const {
+    return {{unit_of(stage, Tile)...}};
+  }
   __device__ __forceinline__ void products(int stage, int t, const std::uint32_t (&a)[4][4]) {
-    const std::uint32_t tokens = ring_.start + static_cast<std::uint32_t>(stage * S::kInputBytes + t * S::kTokenBytes +
-                                                                          lane_ % 8 * 128);
+    const auto at = static_cast<std::uint32_t>(stage * S::kInputBytes + t * S::kTokenBytes);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const auto chunk = static_cast<std::uint32_t>((4 * h + lane_ / 8) ^ lane_ % 8);
       uint4 b[Tokens / 8];
 #pragma unroll
       for (int j = 0; j < Tokens / 8; ++j) {
-        b[j] = load_matrices(tokens + static_cast<std::uint32_t>(j * 1024) + chunk * 16);
+        b[j] = load_matrices(tokens_[h] + at + static_cast<std::uint32_t>(j * 1024));
       }
 #pragma unroll
       for (int s = 0; s < 2; ++s) {
@@ -157,21 +184,22 @@ class StreamConsumer {
   // The sums so far: none, those of another block, or the partner's. The partner's word is waited for at a unit's
   // first stage too: it is that a unit's last sums were taken, so that the memory and the barrier are free.
   __device__ __forceinline__ void take(const WgmmaWork& w, int k, int deep) {
-    given(relay_).wait(given_parity_);
-    given_parity_ ^= 1;
+    if constexpr (S::kRelays > 1) {
+      given(relay_).wait(given_parity_);
+      given_parity_ ^= 1;
+    }
     if (k == w.first) {
       clear(sum_);
       if constexpr (kTotals) clear(total_);
       if (w.enter) left_.template enter<kTotals>(sum_, total_, p_.split);
-    } else {
+    } else if constexpr (S::kRelays > 1) {
       from_shared(hand_, sum_);
-      if constexpr (kTotals) from_shared(hand_ + kSums * 128, total_);
     }
-    if (k + deep == w.last) given(1 - relay_).arrive();
+    if (S::kRelays > 1 && k + deep == w.last) given(1 - relay_).arrive();
   }
   __device__ __forceinline__ void give() const {
+    if constexpr (S::kRelays == 1) return;
     to_shared(hand_, sum_);
-    if constexpr (kTotals) to_shared(hand_ + kSums * 128, total_);
     given(1 - relay_).arrive();
   }
   __device__ __forceinline__ Barrier given(int relay) const { return {given_ + static_cast<std::uint32_t>(relay) * 8}; }
@@ -194,7 +222,7 @@ class StreamConsumer {
   const LinearParams& l_;
   WgmmaRing ring_;
   int thread_, lane_, warp_, group_, relay_;
-  std::uint32_t codes_, scales_;  // of this lane in the first stage
+  std::uint32_t codes_, scales_, tokens_[2];  // of this lane in the first stage; x: either half of a tile's columns
   std::uint32_t hand_, given_;    // sums on their way; barriers, one for each warp of the pair
   std::uint32_t given_parity_ = 0;
   Leave left_;
@@ -203,13 +231,13 @@ class StreamConsumer {
 };
 
 template <WeightFormat F, int Tokens, Totals T>
-__global__ void __launch_bounds__(kStreamThreads, 1)
+__global__ void __launch_bounds__(StreamShape<F, Tokens, T>::kThreads, 1)
     linear_stream(const __grid_constant__ CUtensorMap map, const __grid_constant__ WgmmaParams p,
                   const __grid_constant__ StreamPlan plan) {
 #if defined(NIBBLE_SM90A)
   using S = StreamShape<F, Tokens, T>;
   extern __shared__ std::uint8_t raw[];
-  __shared__ unsigned arrived[kRelays * kGroups];
+  __shared__ unsigned arrived[S::kRelays * kGroups];
   __shared__ StreamSchedule schedule;  // not in registers: it is needed rarely
   const std::uint32_t start = (shared_address(raw) + 1023u) & ~1023u;
   const std::uint32_t hands = start + S::kStages * S::kStageBytes;
@@ -217,7 +245,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   if (threadIdx.x < S::kStages) {
     Barrier{ring.barriers + threadIdx.x * 8}.init(1);
     ring.empty(static_cast<int>(threadIdx.x)).init(kGroups * 128);
-  } else if (threadIdx.x >= 32 && threadIdx.x < 32 + S::kChains * kRelays) {
+  } else if (threadIdx.x >= 32 && threadIdx.x < 32 + S::kChains * 2) {
     Barrier{hands + S::kChains * S::kHandBytes + (threadIdx.x - 32) * 8}.init(32);
   }
   if (threadIdx.x == 64) schedule.plan(plan, p, static_cast<int>(gridDim.x));
@@ -225,9 +253,9 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   const bool empty = row_count(*p.linear.step, p.linear.rows) <= 0;
   __syncthreads();
   if (empty) return;
-  if (threadIdx.x >= kStreamConsumers) {
+  if (threadIdx.x >= S::kConsumers) {
     give_registers<S::kProducerRegisters>();
-    if (threadIdx.x != kStreamConsumers) return;
+    if (threadIdx.x != S::kConsumers) return;
     WgmmaWork w;
     for (int i = 0; schedule.at(i, w); ++i) produce<S>(map, p.linear, w, T == Totals::registers, ring);
   } else {
