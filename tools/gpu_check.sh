@@ -7,8 +7,9 @@
 #   --build   a build that is already there (bin/nibble, tests/cuda/test_cuda and test_cuda_model); default
 #             build/gpu
 #   --out     where logs, digests and the table go; default build/gpu_check
-# The stage parity leaves digests of what the card computed (digest-*.json); those in tests/data/digests were
-# made so, and the CPU's mirror reproduces them in every test run.
+# The stages ops and parity leave digests of what the card computed (digest-ops.*.txt: of each case of an op;
+# digest-*.json: of a checkpoint's run); those in tests/data/digests, without "digest-" in their names, were made so,
+# and the CPU's mirror reproduces them in every test run. A digest that differs from its file fails the stage.
 # Each stage takes less than ten minutes. Ends with status 1 when a stage failed.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -86,7 +87,11 @@ for stage in $stages; do
   case "$stage" in
     build) step build "nibble and its CUDA tests" build_all ;;
     ops)
-      step ops "ops, all cases" "$build/tests/cuda/test_cuda" --gtest_brief=1
+      rm -f "$out"/digest-ops.*.txt
+      step ops "ops, all cases" env NIBBLE_DIGESTS_OUT="$out" "$build/tests/cuda/test_cuda" --gtest_brief=1
+      for name in ops.linear.sm70 ops.linear.sm90 ops.linear.sm120 ops.sequence ops.rows; do
+        step ops "check $name.txt" diff "$data/digests/$name.txt" "$out/digest-$name.txt"
+      done
       step ops "the checkpoint" "$build/tests/cuda/test_cuda_model" --gtest_brief=1 ;;
     sanitize)
       for tool in memcheck racecheck initcheck; do

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "backends/cuda/ops/f16_rows.h"
-#include "tests/cuda/linear_cases.h"
+#include "tests/cases/rows_cases.h"
 #include "tests/cuda/step_on_device.h"
 #include "tests/support/buffers.h"
 
@@ -12,32 +12,6 @@ namespace nibble::test {
 namespace {
 
 constexpr std::int64_t kBehind = 3;  // rows of the class beyond those of the step
-
-// Rows of every sort: ordinary, huge, tiny, subnormal, zeros, NaN and infinities among others or alone.
-std::vector<float> rows_of(std::int64_t rows, std::int64_t cols) {
-  Hash random{21};
-  std::vector<float> all;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < cols; ++c) {
-      const std::uint32_t odd = random() % 16;
-      float v = random.value(-10, 10);
-      switch (r % 9) {
-        case 1: v = random.value(5, 60); break;
-        case 2: v = random.value(100, 127); break;
-        case 3: v = random.value(-126, -20); break;
-        case 4: v = num::bit_cast<float>(random() & 0x807FFFFFu); break;
-        case 5: v = odd == 0 ? INFINITY : odd == 1 ? std::nanf("") : random.value(10, 17); break;
-        case 6: v = odd % 2 == 0 ? 0.0f : -0.0f; break;
-        case 7: v = odd % 2 == 0 ? -INFINITY : std::nanf(""); break;
-        case 8: v = num::bit_cast<float>(random()); break;
-        default: break;
-      }
-      all.push_back(v);
-    }
-  }
-  if (cols > 0) all[0] = 65535.0f;  // rounds up to the next power of two
-  return all;
-}
 
 int exponent_of_row(const float* v, std::int64_t cols) {
   float amax = 0;
@@ -63,7 +37,7 @@ struct Half {
 void round_trip(const Batch& batch, std::int64_t first, std::int64_t count, std::int64_t cols,
                 const Section* section) {
   const std::int64_t all = batch.rows() + kBehind;
-  const std::vector<float> values = rows_of(all, cols);
+  const std::vector<float> values = rows_of_every_sort(all, cols);
   const StepOnDevice step(batch);
   cuda::Launch to;
   to.step = step.device();
@@ -98,7 +72,7 @@ void round_trip(const Batch& batch, std::int64_t first, std::int64_t count, std:
 
 TEST(F16Rows, NarrowAndWiden) {
   NIBBLE_NEEDS_DEVICE();
-  for (const std::int64_t cols : {1, 3, 64, 255, 256, 1027}) {
+  for (const std::int64_t cols : kF16Cols) {
     round_trip(plain_batch(std::vector<std::int32_t>(40)), 0, 40, cols, nullptr);
   }
 }

@@ -35,12 +35,7 @@ TEST_P(LinearSm120, EqualsTheMirror) {
   check_all(GetParam(), ArchPath::sm120);
 }
 
-// Both FP4 combinations, and two that run sm90's kernels.
-INSTANTIATE_TEST_SUITE_P(All, LinearSm120,
-                         testing::Values(Combination{WeightFormat::nvfp4, ScaleLayout::tensor, Kind::nvfp4_static},
-                                         Combination{WeightFormat::nvfp4, ScaleLayout::row, Kind::nvfp4_static},
-                                         Combination{WeightFormat::nvfp4, ScaleLayout::tensor, Kind::none},
-                                         Combination{WeightFormat::fp8_e4m3, ScaleLayout::row, Kind::fp8_token}),
+INSTANTIATE_TEST_SUITE_P(All, LinearSm120, testing::ValuesIn(sm120_combinations()),
                          [](const auto& info) { return combination_name(info.param); });
 
 // A case for each kernel of each path, small enough for tools that slow a kernel down a hundred times.

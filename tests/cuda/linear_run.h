@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "backends/cuda/ops/linear.h"
-#include "tests/cuda/linear_cases.h"
+#include "tests/cuda/reference.h"
 #include "tests/cuda/step_on_device.h"
 #include "tests/support/buffers.h"
 
@@ -171,11 +171,11 @@ inline void expect_same(const std::vector<float>& a, const std::vector<float>& b
 inline void check_case(const Combination& c, Case s, std::size_t index, cuda::ArchPath path = cuda::ArchPath::sm90) {
   if (path == cuda::ArchPath::sm70) s.bf16_output = false;  // float32 always
   SCOPED_TRACE(case_text(c, s));
-  const OwnedWeight w(c, s, 1000 + index);
+  const OwnedWeight w(c, s, kWeightSeed + index);
   const OnDevice packed(w.weight, staging_for(w.weight, index), path);
   ASSERT_EQ(packed.arena.damage(), "");
   const ActivationFormat format = format_of(c.kind);
-  const LinearInput x = random_input(c, s, 5000 + index, path);
+  const LinearInput x = random_input(c, s, kInputSeed + index, path);
   const std::vector<float> y = run_linear(s.bf16_output, packed.image, format, x, s.t, s.gap, path);
 
   const std::vector<std::int64_t> columns = columns_for(s);

@@ -5,7 +5,7 @@
 #include "backends/cuda/device/e2m1.cuh"
 #include "backends/cuda/device/mma_f16.cuh"
 #include "tests/cuda/device_buffer.h"
-#include "tests/cuda/linear_cases.h"
+#include "tests/cuda/reference.h"
 #include "tests/support/buffers.h"
 
 namespace nibble::test {

@@ -4,7 +4,7 @@
 
 #include "backends/cuda/device/mma.cuh"
 #include "tests/cuda/device_buffer.h"
-#include "tests/cuda/linear_cases.h"
+#include "tests/cuda/reference.h"
 #include "tests/support/buffers.h"
 
 namespace nibble::test {

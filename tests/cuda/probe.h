@@ -12,7 +12,7 @@
 
 #include "core/numerics/codecs.h"
 #include "core/numerics/fused_dot.h"
-#include "tests/cuda/linear_cases.h"
+#include "tests/cuda/reference.h"
 #include "tests/cuda/wgmma.cuh"
 #include "tests/support/buffers.h"
 

@@ -14,6 +14,7 @@
 #include "core/checkpoint/weight.h"
 #include "core/numerics/codecs.h"
 #include "core/numerics/matrix_order.h"
+#include "tests/cases/linear_cases.h"
 
 namespace nibble::test {
 
@@ -100,16 +101,6 @@ inline float dot64_fp4(const float* a, const float* b, const std::uint8_t* scale
 }
 
 }  // namespace fused
-
-// Rows of x as a backend's buffers hold them: `values` for unquantised x, else codes and scales.
-struct LinearInput {
-  std::int64_t rows = 0;
-  std::vector<std::uint16_t> values;     // bf16 [rows, K]; sm70: f16, row r times 2^exponents[r]
-  std::vector<std::int32_t> exponents;   // sm70: [rows]
-  std::vector<std::uint8_t> codes;       // [rows, K / 2] or [rows, K]
-  std::vector<std::uint8_t> byte_scales;  // nvfp4_static [rows, K / 16]
-  std::vector<float> scales;             // fp8_token [rows], group128 [rows, ceil(K / 128)]
-};
 
 // What the file says: the value, or code * block scale.
 inline float weight_element(const Weight& w, std::int64_t n, std::int64_t k) {

@@ -10,6 +10,7 @@
 #include "backends/cpu/ops/rowwise.h"
 #include "backends/cuda/ops/rowwise.h"
 #include "core/numerics/codecs.h"
+#include "tests/cases/rows_cases.h"
 #include "tests/cuda/device_buffer.h"
 #include "tests/cuda/step_on_device.h"
 #include "tests/support/buffers.h"
@@ -19,10 +20,12 @@ namespace {
 
 using test::DeviceArray;
 using test::DeviceMatrix;
+using test::Kind;
+using test::put_edges;
 using Half = std::uint16_t;  // bf16
 
 constexpr std::int64_t kBehind = 3;  // rows of the class beyond those of the step
-constexpr float kEps = 1e-6f;
+constexpr float kEps = test::kNormEps;
 
 template <class E>
 E encode(float v) {
@@ -258,7 +261,7 @@ class CudaRows : public testing::TestWithParam<int> {
 };
 
 TEST_P(CudaRows, RmsNorm) {
-  for (const std::int64_t cols : {1, 3, 16, 77, 512, 513, 5120, 6200}) {
+  for (const std::int64_t cols : test::kNormCols) {
     each_type([&](auto x) {
       each_type([&](auto y) { rms_norm<decltype(x), decltype(y)>(cols, cols % 2 ? 3 : 4); });
     });
@@ -266,8 +269,8 @@ TEST_P(CudaRows, RmsNorm) {
 }
 
 TEST_P(CudaRows, GatedRmsNorm) {
-  for (const std::int32_t group : {1, 3, 16, 77, 128, 512, 513}) {
-    for (const std::int32_t heads : {1, 3}) {
+  for (const std::int32_t group : test::kNormGroups) {
+    for (const std::int32_t heads : test::kNormHeads) {
       gated_rms_norm<float, float, float>(heads, group, 0);
       gated_rms_norm<Half, Half, Half>(heads, group, 5);
       gated_rms_norm<float, Half, Half>(heads, group, 1);
@@ -276,7 +279,7 @@ TEST_P(CudaRows, GatedRmsNorm) {
 }
 
 TEST_P(CudaRows, AddAndSwiGlu) {
-  for (const std::int64_t cols : {1, 3, 16, 77, 512, 513, 1028, 5120}) {
+  for (const std::int64_t cols : test::kElementwiseCols) {
     for (const std::int64_t gap : {0, 3, 4}) {
       add_and_swiglu<float, float, float>(cols, gap);
       add_and_swiglu<Half, Half, Half>(cols, gap);
@@ -287,8 +290,8 @@ TEST_P(CudaRows, AddAndSwiGlu) {
 }
 
 TEST_P(CudaRows, SigmoidGate) {
-  for (const std::int32_t dim : {1, 3, 16, 77, 256}) {
-    for (const std::int32_t heads : {1, 3, 6}) {
+  for (const std::int32_t dim : test::kGateDims) {
+    for (const std::int32_t heads : test::kGateHeads) {
       sigmoid_gate<float, float>(heads, dim, heads % 2 ? 3 : 4);
       sigmoid_gate<Half, Half>(heads, dim, heads % 2 ? 3 : 4);
       sigmoid_gate<float, Half>(heads, dim, 0);
@@ -297,7 +300,7 @@ TEST_P(CudaRows, SigmoidGate) {
 }
 
 TEST_P(CudaRows, GatherRows) {
-  for (const std::int64_t cols : {1, 3, 16, 77, 512, 513, 5120}) {
+  for (const std::int64_t cols : test::kGatherCols) {
     for (const std::int64_t gap : {0, 3}) {
       gather_rows<float, float>(cols, gap);
       gather_rows<Half, Half>(cols, gap);
@@ -306,32 +309,6 @@ TEST_P(CudaRows, GatherRows) {
   }
 }
 
-using Kind = ActivationFormat::Kind;
-
-// Values at and around midpoints of both codes, for scales that leave them there.
-void put_edges(std::vector<float>& x, std::int64_t cols) {
-  const float edges[] = {0.25f,         0.75f,
-                         1.25f,         1.75f,
-                         2.5f,          3.5f,
-                         5.0f,          6.0f,
-                         -0.25f,        -5.0f,
-                         1e30f,         1e-40f,
-                         -0.0f,         447.0f,
-                         464.0f,        0x1p-10f,
-                         0x1.8p-9f,     17.0f,
-                         19.0f,         -std::nanf(""),
-                         std::nanf(""), -std::numeric_limits<float>::infinity(),
-                         0.0f};
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const auto row = static_cast<std::int64_t>(i) / cols, col = static_cast<std::int64_t>(i) % cols;
-    if (row % 5 == 1)
-      x[i] = edges[(static_cast<std::size_t>(col) + static_cast<std::size_t>(row)) % 19];
-    if (row % 5 == 2 && col % 7 == 3) x[i] = edges[i % std::size(edges)];
-    if (row % 5 == 3 && col < 128) x[i] = col % 2 ? -0.0f : 0.0f;
-    if (row % 5 == 3 && col >= 128) x[i] = std::nanf("");
-    if (row % 5 == 4) x[i] *= 1e-38f;
-  }
-}
 
 template <class X>
 void CudaRows::quantize(ActivationFormat format, std::int64_t cols, std::int64_t gap) {
@@ -377,13 +354,8 @@ void CudaRows::quantize(ActivationFormat format, std::int64_t cols, std::int64_t
 }
 
 TEST_P(CudaRows, Quantize) {
-  constexpr ActivationFormat kFormats[] = {
-      {Kind::nvfp4_static, 0.0123f},   {Kind::nvfp4_static, 1.0f},
-      {Kind::nvfp4_static, 3e37f},     {Kind::fp8_tensor_static, 0.03f},
-      {Kind::fp8_tensor_static, 1.0f}, {Kind::fp8_token, 0},
-      {Kind::fp8_token_group128, 0}};
-  for (const ActivationFormat& format : kFormats) {
-    for (const std::int64_t cols : {1, 3, 16, 77, 512, 513, 1040, 5120}) {
+  for (const ActivationFormat& format : test::kQuantizeFormats) {
+    for (const std::int64_t cols : test::kQuantizeCols) {
       if (format.kind == Kind::nvfp4_static && cols % 16 != 0) continue;
       for (const std::int64_t gap : {0, 3}) {
         quantize<float>(format, cols, gap);

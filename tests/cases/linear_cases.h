@@ -1,12 +1,17 @@
-// linear_cases.h: the table of Linear's cases and their random weights and inputs.
+// linear_cases.h: the table of Linear's cases and their random weights and inputs. Needs no CUDA: a card runs them, and
+// the CPU's mirror reproduces what it left (tests/cpu/linear_digests_test.cpp).
 #pragma once
 
+#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <string>
 #include <vector>
 
-#include "tests/cuda/reference.h"
+#include "backends/cuda/arch_path.h"
+#include "core/checkpoint/weight.h"
+#include "core/numerics/codecs.h"
 
 namespace nibble::test {
 
@@ -55,6 +60,13 @@ inline std::vector<Combination> combinations() {
   }
   return all;
 }
+// Both FP4 combinations, and two that run sm90's kernels: what the card's tests run on path sm120.
+inline std::vector<Combination> sm120_combinations() {
+  return {{WeightFormat::nvfp4, ScaleLayout::tensor, Kind::nvfp4_static},
+          {WeightFormat::nvfp4, ScaleLayout::row, Kind::nvfp4_static},
+          {WeightFormat::nvfp4, ScaleLayout::tensor, Kind::none},
+          {WeightFormat::fp8_e4m3, ScaleLayout::row, Kind::fp8_token}};
+}
 inline std::string combination_name(const Combination& c) {
   return std::string(weight_format_name(c.format)) + "_" + scale_layout_name(c.layout) + "_x_" +
          activation_format_name(c.kind);
@@ -69,6 +81,10 @@ struct Case {
 inline std::string case_text(const Combination& c, const Case& s) {
   return combination_name(c) + " N=" + std::to_string(s.n) + " K=" + std::to_string(s.k) +
          " T=" + std::to_string(s.t) + (s.special ? " special" : "");
+}
+// In files of digests: the index tells cases apart that differ by their seeds only.
+inline std::string case_key(const Combination& c, const Case& s, std::size_t index) {
+  return case_text(c, s) + (s.bf16_output ? " bf16 #" : " f32 #") + std::to_string(index);
 }
 // What T is somewhere in each combination: the edges of kernel classes and tiles.
 constexpr std::int64_t kEveryT[] = {1, 2, 3, 5, 8, 16, 17, 31, 63, 64, 65, 127, 128, 129, 255, 257, 1024};
@@ -92,10 +108,10 @@ inline std::vector<Case> cases_of(const Combination& c) {
   for (const std::int64_t t : {1, 5, 17, 65}) add(200, 2064, t);
   // Small: the reference on the host is slow. Odd N, and odd K where the format takes it.
   constexpr std::int64_t kOddRows[] = {33, 129, 1}, kBlocks[] = {48, 16, 144}, kOddCols[] = {51, 15, 131};
-  for (std::size_t i = 0; i < std::size(kEveryT); ++i) {
-    const bool blocks = c.format == WeightFormat::nvfp4 || c.kind == Kind::nvfp4_static;
-    add(kOddRows[i % 3], (blocks ? kBlocks : kOddCols)[i / 3 % 3], kEveryT[i]);
-  }
+  const bool blocks = c.format == WeightFormat::nvfp4 || c.kind == Kind::nvfp4_static;
+  // A pointer: GCC 12 with -fsanitize=bounds reads element 0 whatever the index behind a choice of two arrays is.
+  const std::int64_t* const cols = blocks ? kBlocks : kOddCols;
+  for (std::size_t i = 0; i < std::size(kEveryT); ++i) add(kOddRows[i % 3], cols[i / 3 % 3], kEveryT[i]);
   return all;
 }
 
@@ -155,6 +171,19 @@ struct OwnedWeight {
   OwnedWeight& operator=(const OwnedWeight&) = delete;
 };
 
+// Rows of x as a backend's buffers hold them: `values` for unquantised x, else codes and scales.
+struct LinearInput {
+  std::int64_t rows = 0;
+  std::vector<std::uint16_t> values;     // bf16 [rows, K]; sm70: f16, row r times 2^exponents[r]
+  std::vector<std::int32_t> exponents;   // sm70: [rows]
+  std::vector<std::uint8_t> codes;       // [rows, K / 2] or [rows, K]
+  std::vector<std::uint8_t> byte_scales;  // nvfp4_static [rows, K / 16]
+  std::vector<float> scales;             // fp8_token [rows], group128 [rows, ceil(K / 128)]
+};
+
+// Seeds of a case's weight and of its input.
+constexpr std::uint64_t kWeightSeed = 1000, kInputSeed = 5000;
+
 inline ActivationFormat format_of(Kind kind) {
   return {kind, kind == Kind::nvfp4_static || kind == Kind::fp8_tensor_static ? 0.0371f : 0.0f};
 }
@@ -199,6 +228,18 @@ inline LinearInput random_input(const Combination& c, const Case& s, std::uint64
     if (c.kind == Kind::fp8_token) x.scales.push_back(random.value(-9, 0));
   }
   return x;
+}
+
+// sm70: values beyond float32 become the infinities that narrow_rows would have left. Kernels are tested with such
+// values, but the CPU's buffers hold h * 2^exponent and cannot have them.
+inline void put_in_float32(LinearInput& x) {
+  const std::size_t cols = x.exponents.empty() ? 0 : x.values.size() / x.exponents.size();
+  for (std::size_t i = 0; i < x.values.size() && cols != 0; ++i) {
+    const float wide = num::f16_to_float(x.values[i]);
+    if (std::isinf(std::ldexp(wide, x.exponents[i / cols]))) {
+      x.values[i] = static_cast<std::uint16_t>((x.values[i] & 0x8000u) | 0x7C00u);
+    }
+  }
 }
 
 // Of the inputs' rows, `count` from `first` on.
