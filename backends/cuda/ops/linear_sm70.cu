@@ -54,7 +54,7 @@ __device__ __forceinline__ uint2 operands4(const LinearParams& p, std::int64_t r
 }
 
 template <WeightFormat F>
-__global__ __launch_bounds__(kThreads) void sm70_kernel(LinearParams p) {
+__global__ __launch_bounds__(kThreads, 8) void sm70_kernel(LinearParams p) {
   const std::int64_t rows = row_count(*p.step, p.rows);
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * kTokens;
   if (first >= rows) return;
