@@ -77,6 +77,14 @@ std::vector<T> with_rows(std::vector<T> values, std::int64_t rows, std::int64_t 
   return values;
 }
 
+// Of the path's two the tuned one serves wherever it can.
+inline void expect_sm70_kernel(const cuda::Launch& to, const cuda::LinearArgs& a) {
+  const bool plain = std::string(cuda::linear_kernel(to, a)).find("plain") != std::string::npos;
+  const bool can = a.format.kind == Kind::none && a.weight.cols % 8 == 0 && a.x.stride % 8 == 0 &&
+                   (a.weight.format != WeightFormat::fp8_e4m3 || a.weight.plain);
+  EXPECT_EQ(plain, !can);
+}
+
 // [T, N] widened. The class has `most` rows; those past the input's are NaN and must stay untouched.
 template <class Y>
 std::vector<float> run_linear(const cuda::WeightImage& image, const ActivationFormat& format,
@@ -122,6 +130,7 @@ std::vector<float> run_linear(const cuda::WeightImage& image, const ActivationFo
   }
   DeviceMatrix<Y> y(most, n, gap);
   args.y = y.view();
+  if (path == cuda::ArchPath::sm70) expect_sm70_kernel(to, args);
   cuda::linear(to, args);
   finish_device();
   EXPECT_EQ(y.damage(), "");
