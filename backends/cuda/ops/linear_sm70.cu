@@ -4,7 +4,7 @@
 //         block = two warps, 64 weight rows
 //   loop  k ascending in fours, operands straight from memory, decoded where they are used
 //   sums  a segment in one accumulator, segments in order in the same lane             parity: mirrored
-//   cost  every weight is decoded once for 8 rows: simple and right, not tuned
+//   cost  every weight is decoded once for 8 rows: simple and right, for what linear_sm70_few.cu and _tile.cu refuse
 //   needs nothing; any arch, by emulation outside 7.0
 #include <cstdint>
 

@@ -7,7 +7,7 @@
 //   sums  a segment in one accumulator; segments in order, across the warps of a block through shared memory
 //                                                                                              parity: mirrored
 //   cost  reads each weight once -> bandwidth bound
-//   needs any arch, by emulation outside 7.0
+//   needs K % 8 == 0, FP8 codes without NaN; any arch, by emulation outside 7.0
 #include <cstdint>
 
 #include "backends/cuda/ops/linear_sm70.cuh"

@@ -8,8 +8,9 @@
 //   sums  a segment in one accumulator. Totals: tiles of 64 in registers, of 128 in y, which a block reads and writes
 //         again for each segment after the first (no registers are left); of a split in parts, which the block that
 //         comes last adds in order                                                         parity: mirrored
-//   cost  per 32 columns and warp 128 mma, 32 fragment loads; 48 KB of shared memory, one block a multiprocessor
-//   needs any arch, by emulation outside 7.0
+//   cost  per 32 columns and warp 128 mma, 32 fragment loads; 48 KB of shared memory, one block a multiprocessor;
+//         docs/paper_estimates.md
+//   needs K % 8 == 0, FP8 codes without NaN; any arch, by emulation outside 7.0
 #include <cstdint>
 
 #include "backends/cuda/ops/linear_sm70.cuh"
