@@ -18,10 +18,10 @@ ArchPath arch_path_from(const std::string& name, int major, int minor);
 constexpr DType operand_of(ArchPath path) {
   return path == ArchPath::sm70 ? DType::f16 : DType::bf16;
 }
-// What block scales of NVFP4 weights are kept as: weight_decode.cuh.
-enum class ScaleCode : std::uint8_t { e4m3, e5m3 };
+// What block scales of NVFP4 weights are kept as: weight_decode.cuh; f16: weight_f16.cuh.
+enum class ScaleCode : std::uint8_t { e4m3, e5m3, f16 };
 constexpr ScaleCode scale_code_of(ArchPath path) {
-  return path == ArchPath::sm90 ? ScaleCode::e5m3 : ScaleCode::e4m3;
+  return path == ArchPath::sm90 ? ScaleCode::e5m3 : path == ArchPath::sm70 ? ScaleCode::f16 : ScaleCode::e4m3;
 }
 constexpr DType state_type_of(DType operand) {
   return operand == DType::f16 ? DType::f32 : operand;

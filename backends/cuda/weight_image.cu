@@ -1,8 +1,10 @@
 // weight_image.cu: checkpoint bytes to a weight image, on the device.
 //   arena  codes | nvfp4 block scales | alpha [padded rows] | block128 scales | a word that is not zero where a
 //   code or block scale is what fast kernels cannot decode, each at a multiple of 256
-//   codes, scales: the order of device/weight_decode.cuh; rows and columns padded to 64 with zeros
-//   e5m3 scales (sm90) hold no sign and no zero: a block's codes take these over, so that every product is the same
+//   codes, scales: the order of device/weight_decode.cuh, or of device/weight_f16.cuh for operand f16; rows and
+//   columns padded to 64 with zeros
+//   e5m3 scales (sm90) hold no sign and no zero, f16 ones (sm70) no sign: a block's codes take these over, so that
+//   every product is the same
 //   f16 and f32 values are rounded to bf16 here, once; for operand f16 all three become f16 with a power of
 //   two for each row, which alpha holds
 //   pieces: whole groups of 64 rows, copied through one half of the staging memory while the other half's
@@ -14,14 +16,16 @@
 #include <string>
 #include <vector>
 
-#include "core/numerics/row_scale.h"
-#include "backends/cuda/device/weight_decode.cuh"
+#include "backends/cuda/weight_pack.cuh"
 #include "nibble/error.h"
 
 namespace nibble::cuda {
 namespace {
 
 constexpr std::uint64_t kAlign = 256;
+static_assert(f16_unit_bytes(WeightFormat::nvfp4) == unit_bytes(WeightFormat::nvfp4) &&
+              f16_unit_bytes(WeightFormat::fp8_e4m3) == unit_bytes(WeightFormat::fp8_e4m3) &&
+              f16_unit_bytes(WeightFormat::bf16) == unit_bytes(WeightFormat::bf16));  // sizes do not tell the order
 constexpr std::int64_t kMaxDim = std::int64_t{1} << 31, kScaleBlock = 128;
 
 std::uint64_t aligned(std::uint64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
@@ -110,143 +114,6 @@ void expect_bytes(const Weight& w, const char* what, std::uint64_t expected, std
   }
 }
 
-// A piece of the file on the device: `rows` rows from row `first`, the rest of its last tile is padding.
-struct Piece {
-  const std::byte* data;
-  std::int64_t first, rows, cols, k_tiles;
-  float* unit;  // [padded rows] 2^e of a row, where values become f16; else null
-  std::uint32_t* odd;
-  ScaleCode scale_code;
-};
-
-template <WeightFormat F>
-__device__ float value_of(const std::byte* row, std::int64_t k) {
-  if constexpr (F == WeightFormat::f32) {
-    return reinterpret_cast<const float*>(row)[k];
-  } else if constexpr (F == WeightFormat::f16) {
-    return num::f16_to_float(reinterpret_cast<const std::uint16_t*>(row)[k]);
-  } else {
-    return num::bf16_to_float(reinterpret_cast<const std::uint16_t*>(row)[k]);
-  }
-}
-template <WeightFormat F>
-__device__ std::uint32_t operand_of(const Piece& p, const std::byte* row, std::int64_t r, std::int64_t k) {
-  if (p.unit != nullptr) {
-    const auto field = static_cast<int>(num::bit_cast<std::uint32_t>(p.unit[p.first + r]) >> 23);
-    return num::weight_to_f16(value_of<F>(row, k), field - 127);
-  }
-  if constexpr (F == WeightFormat::bf16) return reinterpret_cast<const std::uint16_t*>(row)[k];
-  return num::float_to_bf16(value_of<F>(row, k));
-}
-
-// Block = one row.
-template <WeightFormat F>
-__global__ __launch_bounds__(128) void row_units(Piece p) {
-  __shared__ std::uint32_t most;
-  const auto r = static_cast<std::int64_t>(blockIdx.x);
-  const std::byte* row = p.data + r * p.cols * (F == WeightFormat::f32 ? 4 : 2);
-  if (threadIdx.x == 0) most = 0;
-  __syncthreads();
-  std::uint32_t own = 0;
-  for (std::int64_t k = threadIdx.x; k < p.cols; k += 128) {
-    const std::uint32_t m = num::finite_magnitude(value_of<F>(row, k));
-    own = m > own ? m : own;
-  }
-  atomicMax(&most, own);
-  __syncthreads();
-  if (threadIdx.x == 0) p.unit[p.first + r] = num::power_of_two(num::weight_exponent(most));
-}
-
-// The word of a step's fragment register pair: what lies in the unit at 32-bit word `at`.
-template <WeightFormat F>
-__device__ std::uint32_t packed_word(const Piece& p, std::int64_t row0, std::int64_t k0, int at) {
-  constexpr int kSize = F == WeightFormat::f32 ? 4 : F == WeightFormat::fp8_e4m3 ? 1 : 2;
-  const std::int64_t stride = F == WeightFormat::nvfp4 ? p.cols / 2 : p.cols * kSize;
-  std::uint32_t word = 0;
-  if constexpr (F == WeightFormat::nvfp4) {
-    const int lane = at / 4, g = lane / 4, q = lane % 4;
-    for (int reg = 0; reg < 4; ++reg) {
-      const std::int64_t r = row0 + g + reg % 2 * 8, k = k0 + at % 4 * 16 + 2 * q + reg / 2 * 8;
-      if (r >= p.rows || k >= p.cols) continue;
-      const auto two = static_cast<std::uint32_t>(p.data[r * stride + k / 2]);
-      word |= (two & 15u) << (4 * reg) | (two >> 4) << (16 + 4 * reg);
-    }
-  } else if constexpr (F == WeightFormat::fp8_e4m3) {
-    const int lane = at % 128 / 4, g = lane / 4, q = lane % 4;
-    const int step = at / 128 * 2 + at % 4 / 2;
-    for (int i = 0; i < 4; ++i) {  // registers 0, 1 or 2, 3
-      const std::int64_t r = row0 + g + i / 2 * 8;
-      const std::int64_t k = k0 + step * 16 + 2 * q + at % 2 * 8 + i % 2;
-      if (r >= p.rows || k >= p.cols) continue;
-      word |= static_cast<std::uint32_t>(p.data[r * stride + k]) << (8 * i);
-    }
-  } else {
-    const int lane = at % 128 / 4, g = lane / 4, q = lane % 4, reg = at % 4;
-    const std::int64_t r = row0 + g + reg % 2 * 8;
-    for (int half = 0; half < 2; ++half) {
-      const std::int64_t k = k0 + at / 128 * 16 + 2 * q + reg / 2 * 8 + half;
-      if (r >= p.rows || k >= p.cols) continue;
-      word |= operand_of<F>(p, p.data + r * stride, r, k) << (16 * half);
-    }
-  }
-  return word;
-}
-
-// Block = one tile of 64 rows and 64 columns (4 units); grid: column tiles x row tiles of the piece.
-template <WeightFormat F>
-__global__ __launch_bounds__(128) void pack_codes(Piece p, std::byte* out) {
-  constexpr int kWords = unit_bytes(F) / 4;
-  const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.y) * kTileRows;
-  const std::int64_t k0 = static_cast<std::int64_t>(blockIdx.x) * kTileCols;
-  auto* words = reinterpret_cast<std::uint32_t*>(
-      out + unit_index(p.first + row0, k0, p.k_tiles) * unit_bytes(F));
-  for (int i = static_cast<int>(threadIdx.x); i < 4 * kWords; i += 128) {
-    const std::uint32_t word = packed_word<F>(p, row0 + i / kWords * kUnitRows, k0, i % kWords);
-    words[i] = word;
-    if constexpr (F == WeightFormat::fp8_e4m3) {  // NaN
-      if (((word & 0x7F7F7F7Fu) + 0x01010101u & 0x80808080u) != 0) *p.odd = 1;
-    }
-  }
-}
-
-// A step's nibbles take over the sign and the zero of their block's scale.
-__device__ std::uint32_t taken_over(std::uint32_t word, std::uint32_t upper, std::uint32_t lower) {
-  if ((upper & 0x80u) != 0) word ^= 0x08080808u;
-  if ((upper & 0x7Fu) == 0) word &= ~0x07070707u;
-  if ((lower & 0x80u) != 0) word ^= 0x80808080u;
-  if ((lower & 0x7Fu) == 0) word &= ~0x70707070u;
-  return word;
-}
-
-// The same for block scales, after the codes; 256 bytes a tile, a thread each. Then e5m3 has as many pairs of words.
-__global__ __launch_bounds__(256) void pack_scales(Piece p, std::byte* codes, std::byte* out) {
-  __shared__ std::uint8_t tile[256];
-  const std::int64_t stride = p.cols / 16, tile_row = static_cast<std::int64_t>(blockIdx.y) * kTileRows;
-  const int i = static_cast<int>(threadIdx.x), unit = i / kUnitScaleBytes, at = i % kUnitScaleBytes;
-  const std::int64_t row = tile_row + unit * kUnitRows + at / 8 + at % 2 * 8;
-  const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) * 4 + at % 8 / 2;
-  const bool there = row < p.rows && block < stride;
-  const std::byte scale = there ? p.data[row * stride + block] : std::byte{0};
-  const std::int64_t first = unit_index(p.first + tile_row, static_cast<std::int64_t>(blockIdx.x) * kTileCols, p.k_tiles);
-  if (p.scale_code == ScaleCode::e4m3) {
-    out[first * kUnitScaleBytes + i] = scale;
-    return;
-  }
-  tile[i] = static_cast<std::uint8_t>(scale);
-  __syncthreads();
-  const int pair = i % 2, lane = i / 2 % 32;
-  const std::uint8_t* const own = tile + i / 64 * kUnitScaleBytes + lane / 4 * 8 + pair * 4;
-  auto* const words = reinterpret_cast<std::uint32_t*>(codes + first * unit_bytes(WeightFormat::nvfp4)) + i * 2;
-  std::uint32_t two[2] = {taken_over(words[0], own[0], own[1]), taken_over(words[1], own[2], own[3])};
-  arrange(two);
-  words[0] = two[0];
-  words[1] = two[1];
-  if (lane % 4 != 0) return;
-  std::uint8_t coded[4];
-  for (int j = 0; j < 4; ++j) coded[j] = static_cast<std::uint8_t>(e5m3_of(own[j]));
-  *reinterpret_cast<std::uint32_t*>(out + first * kUnitScaleBytes + (own - tile)) = arranged_scales(coded);
-}
-
 // Slots of the staging memory, filled in turn.
 class Pipe {
  public:
@@ -328,21 +195,29 @@ void launch_units(WeightFormat f, const Piece& p, cudaStream_t stream) {
   row_units<WeightFormat::bf16><<<blocks, 128, 0, stream>>>(p);
 }
 
-void launch_pack(WeightFormat f, const Piece& p, std::byte* out, cudaStream_t stream) {
-  if (p.unit != nullptr) launch_units(f, p, stream);
+template <WeightFormat F>
+void launch_pack(const Piece& p, bool f16, std::byte* out, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(p.k_tiles),
                   static_cast<unsigned>(ceil_div(p.rows, kTileRows)));
+  if (f16) {
+    pack_f16_codes<F><<<grid, 128, 0, stream>>>(p, out);
+  } else {
+    pack_codes<F><<<grid, 128, 0, stream>>>(p, out);
+  }
+}
+void launch_pack(WeightFormat f, const Piece& p, bool f16, std::byte* out, cudaStream_t stream) {
+  if (p.unit != nullptr) launch_units(f, p, stream);
   switch (f) {
     case WeightFormat::f32:
-      return pack_codes<WeightFormat::f32><<<grid, 128, 0, stream>>>(p, out);
+      return launch_pack<WeightFormat::f32>(p, f16, out, stream);
     case WeightFormat::f16:
-      return pack_codes<WeightFormat::f16><<<grid, 128, 0, stream>>>(p, out);
+      return launch_pack<WeightFormat::f16>(p, f16, out, stream);
     case WeightFormat::bf16:
-      return pack_codes<WeightFormat::bf16><<<grid, 128, 0, stream>>>(p, out);
+      return launch_pack<WeightFormat::bf16>(p, f16, out, stream);
     case WeightFormat::fp8_e4m3:
-      return pack_codes<WeightFormat::fp8_e4m3><<<grid, 128, 0, stream>>>(p, out);
+      return launch_pack<WeightFormat::fp8_e4m3>(p, f16, out, stream);
     case WeightFormat::nvfp4:
-      return pack_codes<WeightFormat::nvfp4><<<grid, 128, 0, stream>>>(p, out);
+      return launch_pack<WeightFormat::nvfp4>(p, f16, out, stream);
   }
 }
 
@@ -413,7 +288,7 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
             [&](const std::byte* data, std::int64_t first, std::int64_t count) {
               launch_pack(weight.format,
                           {data, first, count, weight.cols, k_tiles, by_row ? alpha : nullptr, odd,
-                           image.scale_code}, arena,
+                           image.scale_code}, operand == DType::f16, arena,
                           staging.stream);
             });
   if (nvfp4) {
@@ -421,7 +296,8 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
               [&](const std::byte* data, std::int64_t first, std::int64_t count) {
                 const dim3 grid(static_cast<unsigned>(k_tiles),
                                 static_cast<unsigned>(ceil_div(count, kTileRows)));
-                pack_scales<<<grid, 256, 0, staging.stream>>>(
+                const auto pack = operand == DType::f16 ? pack_f16_scales : pack_scales;
+                pack<<<grid, 256, 0, staging.stream>>>(
                     Piece{data, first, count, weight.cols, k_tiles, nullptr, odd, image.scale_code}, arena,
                     arena + s.scales_at);
               });

@@ -14,7 +14,8 @@
 
 namespace nibble::cuda {
 
-// Device addresses inside the weight arena. Layout of codes and scales: weight_image.cu.
+// Device addresses inside the weight arena. Layout of codes and scales: device/weight_decode.cuh, and
+// device/weight_f16.cuh where `values` is f16, whatever the format.
 struct WeightImage {
   WeightFormat format = WeightFormat::bf16;
   std::int64_t rows = 0, cols = 0;                // N, K
@@ -26,7 +27,7 @@ struct WeightImage {
   const float* alpha = nullptr;   // [padded_rows]: tensor or row scale, 1 for none and block128;
                                   // of f16 values 2^e of the row; of e5m3 scales times 2^7
   num::Segments segments{1, 64};  // of a sum over K with unquantised or per-row activations
-  DType values = DType::bf16;     // what unquantised weights became: bf16, or f16 scaled by row
+  DType values = DType::bf16;     // of operands; unquantised weights became bf16, or f16 scaled by row
   const std::uint32_t* odd = nullptr;  // on the device: look_at_packed()
   bool plain = false;  // no FP8 code is NaN; false until looked at
 };

@@ -58,5 +58,43 @@ TEST(LinearLarge, TunedEqualsPlain) {
   }
 }
 
+// Path sm70: tiles of 64 and 128 rows with a split and without (segments added in y), and few rows. The plain kernel
+// serves rows of x that are not aligned.
+const Large kLargeSm70[] = {
+    {WeightFormat::nvfp4, ScaleLayout::tensor, 5120, 4160, 1},
+    {WeightFormat::nvfp4, ScaleLayout::row, 5120, 4160, 32},
+    {WeightFormat::nvfp4, ScaleLayout::tensor, 5120, 4160, 61},    // split
+    {WeightFormat::nvfp4, ScaleLayout::tensor, 5120, 4160, 130},   // split
+    {WeightFormat::nvfp4, ScaleLayout::tensor, 5120, 4160, 1000},  // segments in y
+    {WeightFormat::nvfp4, ScaleLayout::row, 17281, 496, 260},      // one segment
+    {WeightFormat::fp8_e4m3, ScaleLayout::block128, 2560, 1032, 300},
+    {WeightFormat::fp8_e4m3, ScaleLayout::row, 2565, 3080, 70},
+    {WeightFormat::bf16, ScaleLayout::none, 1920, 2064, 385},
+};
+
+TEST(LinearLarge, TunedEqualsPlainOnSm70) {
+  NIBBLE_NEEDS_DEVICE();
+  constexpr cuda::ArchPath kPath = cuda::ArchPath::sm70;
+  std::uint64_t seed = 100;
+  for (const Large& l : kLargeSm70) {
+    const Combination c{l.format, l.layout, Kind::none};
+    const Case s{l.n, l.k, l.t, false, false, 0};
+    SCOPED_TRACE(case_text(c, s));
+    const OwnedWeight w(c, s, ++seed);
+    const OnDevice packed(w.weight, staging_for(w.weight, 2), kPath);
+    const LinearInput x = random_input(c, s, ++seed, kPath);
+    const std::vector<float> plain = run_linear<float>(packed.image, {}, x, l.t, 1, kPath);
+    for (const std::int64_t most : {l.t, l.t + 150, l.t}) {
+      for (const Kernels kernels : {Kernels::tuned, Kernels::plain}) {
+        expect_same(plain, run_linear<float>(packed.image, {}, x, most, 0, kPath, kernels), "tuned");
+      }
+      const LinearInput some = rows_of(x, 0, (l.t + 2) / 3);
+      expect_same({plain.begin(), plain.begin() + some.rows * l.n},
+                  run_linear<float>(packed.image, {}, some, most, 8, kPath), "some rows");
+    }
+    if (HasFatalFailure()) return;
+  }
+}
+
 }  // namespace
 }  // namespace nibble::test

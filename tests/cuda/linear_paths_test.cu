@@ -2,6 +2,7 @@
 // emulation where the device lacks the instruction. Cases and seeds as in linear_test.cu.
 #include <gtest/gtest.h>
 
+#include "backends/cuda/device/weight_f16.cuh"
 #include "nibble/error.h"
 #include "tests/cuda/linear_run.h"
 
@@ -77,8 +78,33 @@ TEST(LinearPaths, EachNamesItsKernel) {
   EXPECT_TRUE(starts(name(ArchPath::sm120, F::nvfp4, Kind::nvfp4_static), "mma.m16n8k64 nvfp4"));
   EXPECT_TRUE(starts(name(ArchPath::sm120, F::nvfp4, Kind::none), "mma.m16n8k16"));
   EXPECT_TRUE(starts(name(ArchPath::sm120, F::fp8_e4m3, Kind::fp8_token), "mma.m16n8k16"));
-  EXPECT_STREQ(name(ArchPath::sm70, F::nvfp4, Kind::nvfp4_static), "mma.m8n8k4, emulated");
+  EXPECT_STREQ(name(ArchPath::sm70, F::nvfp4, Kind::nvfp4_static), "mma.m8n8k4 plain, emulated");
+  EXPECT_STREQ(name(ArchPath::sm70, F::nvfp4, Kind::none), "mma.m8n8k4, emulated");
   EXPECT_STREQ(name(ArchPath::sm70, F::bf16, Kind::none), "mma.m8n8k4, emulated");
+  EXPECT_STREQ(name(ArchPath::sm70, F::fp8_e4m3, Kind::none), "mma.m8n8k4 plain, emulated");  // a NaN, for all it knows
+}
+
+TEST(LinearPaths, TheTunedKernelOfSm70SaysWhyNot) {
+  const auto why = [](const cuda::LinearArgs& a) {
+    for (const auto& [kernel, reason] : cuda::linear_choices({}, a)) {
+      if (kernel == "mma.m8n8k4, emulated" || kernel == "mma.m8n8k4") return reason;
+    }
+    return std::string("not in the table");
+  };
+  const cuda::LinearArgs good = arguments(ArchPath::sm70, WeightFormat::nvfp4, Kind::none);
+  EXPECT_EQ(why(good), "served");
+  const auto changed = [&](auto change) {
+    cuda::LinearArgs a = good;
+    change(a);
+    EXPECT_TRUE(starts(cuda::linear_kernel({}, a), "mma.m8n8k4 plain"));
+    return why(a);
+  };
+  EXPECT_EQ(changed([](auto& a) { a.x.stride = 12; }), "rows of x are not aligned to 16 bytes");
+  EXPECT_EQ(changed([](auto& a) { a.x.data += 8; }), "x is not aligned to 16 bytes");
+  EXPECT_EQ(changed([](auto& a) { a.weight.cols = 77; }), "the weight's columns are no multiple of 8");
+  EXPECT_EQ(changed([](auto& a) { a.weight.format = WeightFormat::fp8_e4m3; }), "an FP8 code is NaN");
+  EXPECT_EQ(changed([](auto& a) { a.format.kind = Kind::fp8_token; }), "x is quantised");
+  EXPECT_EQ(changed([](auto& a) { a.y.dtype = DType::bf16; }), "y is not f32");
 }
 
 TEST(LinearPaths, RefusalsSayWhy) {
@@ -88,7 +114,8 @@ TEST(LinearPaths, RefusalsSayWhy) {
     static_cast<void>(cuda::linear_kernel({}, a));
     FAIL();
   } catch (const Error& e) {
-    for (const char* part : {"mma.m8n8k4: x has no exponents", "mma.m16n8k16: the path is sm70",
+    for (const char* part : {"mma.m8n8k4: x has no exponents", "mma.m8n8k4 plain: x has no exponents",
+                             "mma.m16n8k16: the path is sm70",
                              "mma.m16n8k64 nvfp4: the path is not sm120"}) {
       EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
     }
@@ -125,6 +152,95 @@ TEST(LinearSm70Weights, KeepARowsRange) {
   std::vector<float> expected;
   mirror_linear(w.weight, {}, x, columns, expected, ArchPath::sm70);
   expect_same(expected, y, "f32 rows");
+}
+
+// What an image of f16 operands makes of a code and a block scale, wherever it lies in a word: no device.
+TEST(LinearSm70Weights, EveryCodeTimesEveryScale) {
+  for (std::uint32_t scale = 0; scale < 256; ++scale) {
+    const float s = num::e4m3_to_float(static_cast<std::uint8_t>(scale));
+    const std::uint32_t pair = cuda::f16_scale_twice(cuda::f16_scale_of(scale) << 8, 1);
+    for (std::uint32_t first = 0; first < 16; ++first) {
+      std::uint32_t codes = 0;
+      for (std::uint32_t i = 0; i < 8; ++i) codes |= ((first + 5 * i) & 15u) << (4 * i);
+      const std::uint32_t word = cuda::m8n8k4_word(codes);
+      const uint4 v = cuda::nvfp4_columns((scale & 0x80u) != 0 ? word ^ 0xF000F000u : word, pair);
+      const std::uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
+      for (int i = 0; i < 8; ++i) {
+        const auto code = static_cast<std::uint8_t>(codes >> (4 * i) & 15u);
+        ASSERT_EQ(cuda::m8n8k4_code(word, i), code);
+        const float found = num::f16_to_float(static_cast<std::uint16_t>(pairs[i / 2] >> (16 * (i % 2))));
+        ASSERT_TRUE(same_bits(num::mul(num::e2m1_to_float(code), s), found)) << scale << " " << int{code};
+      }
+    }
+  }
+  for (std::uint32_t code = 0; code < 256; ++code) {
+    if ((code & 0x7Fu) == 0x7F) continue;
+    for (int i = 0; i < 4; ++i) {
+      const uint2 v = cuda::fp8_columns(code << (8 * i));
+      const std::uint32_t pair = i < 2 ? v.x : v.y;
+      const float found = num::f16_to_float(static_cast<std::uint16_t>(pair >> (16 * (i % 2))));
+      ASSERT_TRUE(same_bits(num::e4m3_to_float(static_cast<std::uint8_t>(code)), found)) << code;
+    }
+  }
+}
+
+// The same on the device, through the kernels of few and of many rows: row t of x picks column t. Row n of the weight
+// has every code under scales n and 255 - n: zero and -0, the largest, subnormal ones and NaN among them.
+TEST(LinearSm70Weights, EveryCodeAndScaleOnTheDevice) {
+  NIBBLE_NEEDS_DEVICE();
+  const Combination c{WeightFormat::nvfp4, ScaleLayout::tensor, Kind::none};
+  const Case s{256, 32, 32, false, false, 0};
+  OwnedWeight w(c, s, 1);
+  for (std::size_t i = 0; i < w.codes.size(); ++i) {
+    const auto low = static_cast<std::uint8_t>(2 * i % 16);
+    w.codes[i] = static_cast<std::byte>(low | (low + 1) << 4);
+  }
+  for (std::size_t n = 0; n < 256; ++n) {
+    w.block_scales[2 * n] = static_cast<std::byte>(n);
+    w.block_scales[2 * n + 1] = static_cast<std::byte>(255 - n);
+  }
+  LinearInput x;
+  x.rows = s.t;
+  for (std::int64_t t = 0; t < s.t; ++t) {
+    x.exponents.push_back(static_cast<std::int32_t>(t % 3));
+    for (std::int64_t k = 0; k < s.k; ++k) x.values.push_back(k == t ? 0x3C00 : 0);
+  }
+  std::vector<std::int64_t> columns;
+  for (std::int64_t n = 0; n < s.n; ++n) columns.push_back(n);
+  std::vector<float> expected;
+  mirror_linear(w.weight, {}, x, columns, expected, ArchPath::sm70);
+  const OnDevice packed(w.weight, std::size_t{1} << 20, ArchPath::sm70);
+  for (const std::int64_t most : {32, 64, 128}) {
+    expect_same(expected, run_linear<float>(packed.image, {}, x, most, 0, ArchPath::sm70), "tuned");
+  }
+  expect_same(expected, run_linear<float>(packed.image, {}, x, 32, 3, ArchPath::sm70), "plain");
+}
+
+TEST(LinearSm70Weights, AnEmptyStepWritesNothing) {
+  NIBBLE_NEEDS_DEVICE();
+  const Combination c{WeightFormat::nvfp4, ScaleLayout::tensor, Kind::none};
+  const OwnedWeight w(c, {96, 2048, 1, false, false, 0}, 1);
+  const OnDevice packed(w.weight, std::size_t{1} << 20, ArchPath::sm70);
+  const StepOnDevice step(plain_batch({}));
+  DeviceMatrix<std::uint16_t> x(129, 2048);
+  DeviceMatrix<float> y(129, 96);
+  DeviceArray<std::int32_t> exponents(129);
+  cuda::LinearArgs args{x.view(), {}, {}, packed.image, y.view(), ArchPath::sm70};
+  args.x.dtype = DType::f16;
+  args.x.exponents = exponents.data();
+  cuda::Launch to;
+  to.step = step.device();
+  to.multiprocessors = multiprocessors();
+  for (std::byte* const sums : {static_cast<std::byte*>(nullptr), linear_sums()}) {
+    to.sums = sums;
+    for (const std::int64_t most : {8, 64, 129}) {
+      to.max_rows = most;
+      cuda::linear(to, args);
+      finish_device();
+    }
+  }
+  for (const float v : y.download()) ASSERT_EQ(num::bit_cast<std::uint32_t>(v), 0xFFFFFFFFu);
+  EXPECT_EQ(y.damage(), "");
 }
 
 }  // namespace

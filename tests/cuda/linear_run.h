@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "backends/cuda/ops/linear.h"
@@ -52,7 +53,8 @@ inline int multiprocessors() {
 inline std::byte* linear_sums() {
   static std::byte* const at = [] {
     void* p = nullptr;
-    const std::size_t bytes = cuda::linear_sums_bytes(cuda::ArchPath::sm90, multiprocessors());
+    const std::size_t bytes = std::max(cuda::linear_sums_bytes(cuda::ArchPath::sm90, multiprocessors()),
+                                       cuda::linear_sums_bytes(cuda::ArchPath::sm70, multiprocessors()));
     cuda_ok(cudaMalloc(&p, bytes));
     cuda_ok(cudaMemset(p, 0, bytes));
     return static_cast<std::byte*>(p);
@@ -73,6 +75,14 @@ std::vector<T> with_rows(std::vector<T> values, std::int64_t rows, std::int64_t 
     std::memset(static_cast<void*>(values.data() + old), 0xFF, (values.size() - old) * sizeof(T));
   }
   return values;
+}
+
+// Of the path's two the tuned one serves wherever it can.
+inline void expect_sm70_kernel(const cuda::Launch& to, const cuda::LinearArgs& a) {
+  const bool plain = std::string(cuda::linear_kernel(to, a)).find("plain") != std::string::npos;
+  const bool can = a.format.kind == Kind::none && a.weight.cols % 8 == 0 && a.x.stride % 8 == 0 &&
+                   (a.weight.format != WeightFormat::fp8_e4m3 || a.weight.plain);
+  EXPECT_EQ(plain, !can);
 }
 
 // [T, N] widened. The class has `most` rows; those past the input's are NaN and must stay untouched.
@@ -120,6 +130,7 @@ std::vector<float> run_linear(const cuda::WeightImage& image, const ActivationFo
   }
   DeviceMatrix<Y> y(most, n, gap);
   args.y = y.view();
+  if (path == cuda::ArchPath::sm70) expect_sm70_kernel(to, args);
   cuda::linear(to, args);
   finish_device();
   EXPECT_EQ(y.damage(), "");
@@ -168,6 +179,18 @@ inline void expect_same(const std::vector<float>& a, const std::vector<float>& b
   }
 }
 
+// Whatever class and tile, with and without a split, and with rows of y that are aligned and that are not.
+inline void check_sm70_tuned(const cuda::WeightImage& image, const Case& s, const LinearInput& x,
+                             const std::vector<float>& y, std::int64_t aligned) {
+  for (const std::int64_t most : {std::int64_t{8}, std::int64_t{16}, std::int64_t{32}, std::int64_t{64}, s.t + 100}) {
+    if (most < s.t || most % 64 == s.t % 64) continue;
+    for (const Kernels kernels : {Kernels::tuned, Kernels::plain}) {
+      if (kernels == Kernels::plain && (most <= 32 || image.segments.count == 1)) continue;
+      expect_same(y, run_linear<float>(image, {}, x, most, aligned, cuda::ArchPath::sm70, kernels), "a tuned class");
+    }
+  }
+}
+
 inline void check_case(const Combination& c, Case s, std::size_t index, cuda::ArchPath path = cuda::ArchPath::sm90) {
   if (path == cuda::ArchPath::sm70) s.bf16_output = false;  // float32 always
   SCOPED_TRACE(case_text(c, s));
@@ -190,13 +213,16 @@ inline void check_case(const Combination& c, Case s, std::size_t index, cuda::Ar
         << "y[" << row << ", " << n << "]: expected " << want << ", found " << found << std::hexfloat
         << " (" << want << ", " << found << ")";
   }
-  // Classes of more rows take other kernels; the tuned ones of sm90 ask for aligned rows.
+  // Classes of more rows take other kernels; the tuned ones of sm90 and sm70 ask for aligned rows.
   const std::int64_t aligned = (8 - s.k % 8) % 8 + 8 * static_cast<std::int64_t>(index % 2);
   for (const std::int64_t most : {s.t + 1, s.t + 8, s.t + 16, s.t + 64}) {
     if (index % 4 != 0 && most != s.t + 64) continue;
     expect_same(y, run_linear(s.bf16_output, packed.image, format, x, most, 1 + s.gap, path), "a larger class");
-    if (path != cuda::ArchPath::sm90) continue;
+    if (path == cuda::ArchPath::sm120) continue;
     expect_same(y, run_linear(s.bf16_output, packed.image, format, x, most, aligned, path), "a larger class, aligned");
+  }
+  if (path == cuda::ArchPath::sm70 && format.kind == Kind::none && s.k % 8 == 0) {
+    check_sm70_tuned(packed.image, s, x, y, aligned);
   }
   if (path == cuda::ArchPath::sm90 && format.kind == Kind::none) {
     for (const std::int64_t most : {s.t, s.t + 40, 4 * s.t}) {

@@ -5,9 +5,10 @@
 // mma.cuh's A fragments of its four k-steps s, so that a warp's loads are whole and contiguous:
 //   nvfp4  [lane 32][s 4] words; nibble j (0..3) is the low half of a[j], nibble 4 + j the high half
 //   fp8    [s / 2][lane 32][s % 2][a 0..3] pairs of codes
-//   bf16   [s 4][lane 32][a 0..3] pairs; f16 (WeightImage::values) the same
+//   bf16   [s 4][lane 32][a 0..3] pairs
+// (Images of f16 operands: weight_f16.cuh.)
 // nvfp4 block scales lie in the order of their units: [N / 64][K / 64][4 units][g 8][s 4][rows g, g+8].
-//   e4m3   as in the file, sign and NaN included (sm70, sm120)
+//   e4m3   as in the file, sign and NaN included (sm120)
 //   e5m3   (sm90) without sign and zero, which the codes took over: bits of bf16(scale * 2^119), less 0x7000, over
 //          16; a NaN stays one. Codes and scales of two k-steps are arranged so that few instructions take them out:
 //          codes   in each half of either word  sign 15, 12, 9 and magnitude 8..6, 5..3, 2..0 of a[0], a[1], a[2];
@@ -19,6 +20,7 @@
 
 #include <cstdint>
 
+#include "backends/cuda/device/weight_f16.cuh"
 #include "backends/cuda/weight_image.h"
 #include "core/numerics/codecs.h"
 
@@ -26,7 +28,7 @@ namespace nibble::cuda {
 
 constexpr int kUnitRows = 16, kTileRows = 64, kTileCols = 64;
 
-// Bytes of a unit; unquantised weights become bf16, or f16.
+// Bytes of a unit; unquantised weights become bf16.
 NIBBLE_HD constexpr int unit_bytes(WeightFormat f) {
   return kUnitRows * kTileCols * 2 / (f == WeightFormat::nvfp4 ? 4 : f == WeightFormat::fp8_e4m3 ? 2 : 1);
 }
@@ -113,6 +115,7 @@ NIBBLE_HD float e5m3_to_unit(std::uint32_t byte) {
 
 // The operand of w[n, k].
 NIBBLE_HD float weight_value(const WeightImage& w, std::int64_t n, std::int64_t k) {
+  if (w.values == DType::f16) return weight_f16_value(w, n, k);
   const std::int64_t k_tiles = w.padded_cols / kTileCols;
   const std::byte* unit = w.codes + unit_index(n, k, k_tiles) * unit_bytes(w.format);
   const UnitPlace place =
@@ -134,8 +137,7 @@ NIBBLE_HD float weight_value(const WeightImage& w, std::int64_t n, std::int64_t 
   if (w.format == WeightFormat::fp8_e4m3) {
     return num::e4m3_to_float(static_cast<std::uint8_t>(unit[fp8_at(place)]));
   }
-  const std::uint16_t bits = reinterpret_cast<const std::uint16_t*>(unit)[bf16_at(place)];
-  return w.values == DType::f16 ? num::f16_to_float(bits) : num::bf16_to_float(bits);
+  return num::bf16_to_float(reinterpret_cast<const std::uint16_t*>(unit)[bf16_at(place)]);
 }
 
 // Pairs of bf16, each product rounded to nearest even; subnormals kept.

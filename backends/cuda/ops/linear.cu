@@ -15,7 +15,7 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr std::int64_t kFewRows = 8;
+constexpr std::int64_t kFewRows = 8, kFewSm70Rows = 32;
 
 // Compiled with the kernels, so that their attributes tell which code the card took: of what virtual
 // architecture, and whether that had the FP4 instruction or wgmma (feature sets have no number to ask for).
@@ -48,11 +48,19 @@ void launch_sm90(const Launch& to, const LinearParams& p) {
   }
 }
 
+void launch_sm70_tuned(const Launch& to, const LinearParams& p) {
+  if (to.max_of(p.rows) <= kFewSm70Rows) {
+    launch_sm70_few(to, p);
+  } else {
+    launch_sm70_tile(to, p);
+  }
+}
+
 // Why a kernel does not serve; null: it does.
 const char* refuse_sm120(const Launch&, const LinearArgs& a) {
   if (a.path != ArchPath::sm120) return "the path is not sm120";
   if (a.weight.format != WeightFormat::nvfp4) return "the weight is not nvfp4";
-  if (a.weight.scale_code != ScaleCode::e4m3) return "block scales were packed for sm90";
+  if (a.weight.scale_code != ScaleCode::e4m3) return "block scales were packed for another path";
   if (a.format.kind != ActivationKind::nvfp4_static) return "the activations are not nvfp4";
   return nullptr;
 }
@@ -61,6 +69,22 @@ const char* refuse_sm70(const Launch&, const LinearArgs& a) {
   if (a.weight.values != DType::f16) return "the weight was not packed for f16 operands";
   if (a.format.kind == ActivationKind::none && a.x.dtype != DType::f16) return "x is not f16";
   if (a.format.kind == ActivationKind::none && a.x.exponents == nullptr) return "x has no exponents";
+  return nullptr;
+}
+const char* refuse_sm70_tuned(const Launch& to, const LinearArgs& a) {
+  if (const char* why = refuse_sm70(to, a)) return why;
+  constexpr std::int64_t kMostRows = std::int64_t{65535} * 256, kMost = std::int64_t{1} << 31;
+  if (a.format.kind != ActivationKind::none) return "x is quantised";
+  if (a.weight.format == WeightFormat::fp8_e4m3 && !a.weight.plain) return "an FP8 code is NaN";
+  if (a.y.dtype != DType::f32) return "y is not f32";
+  if (a.weight.cols % 8 != 0) return "the weight's columns are no multiple of 8";
+  if (reinterpret_cast<std::uintptr_t>(a.x.data) % 16 != 0) return "x is not aligned to 16 bytes";
+  if (a.x.stride % 8 != 0) return "rows of x are not aligned to 16 bytes";
+  if (a.weight.padded_rows > kMostRows) return "the weight has more than 65535 tiles of 256 rows";
+  if (a.weight.padded_rows / 32 * (a.weight.padded_cols / 32) >= kMost ||
+      to.max_of(a.x.rows) * (a.x.stride / 8) >= kMost) {
+    return "the weight or x has 2^31 units or more";
+  }
   return nullptr;
 }
 // Kept small: it is asked for each op at load.
@@ -94,7 +118,8 @@ struct LinearKernel {
 // Best first.
 constexpr LinearKernel kKernels[] = {
     {"mma.m16n8k64 nvfp4", "mma.m16n8k64 nvfp4, emulated", refuse_sm120, has_fp4, launch_sm120},
-    {"mma.m8n8k4", "mma.m8n8k4, emulated", refuse_sm70, has_m8n8k4, launch_sm70},
+    {"mma.m8n8k4", "mma.m8n8k4, emulated", refuse_sm70_tuned, has_m8n8k4, launch_sm70_tuned},
+    {"mma.m8n8k4 plain", "mma.m8n8k4 plain, emulated", refuse_sm70, has_m8n8k4, launch_sm70},
     {"wgmma.m64k16", "wgmma.m64k16", refuse_wgmma, has_wgmma, launch_wgmma},
     {"mma.m16n8k16", "mma.m16n8k16, emulated", refuse_sm90, has_m16n8k16, launch_sm90},
 };
@@ -148,6 +173,7 @@ void linear(const Launch& to, const LinearArgs& a) {
 }
 
 std::uint64_t linear_sums_bytes(ArchPath path, int multiprocessors) {
+  if (path == ArchPath::sm70) return sm70_sums_bytes(multiprocessors);
   return path == ArchPath::sm90 && has_wgmma() ? wgmma_sums_bytes(multiprocessors) : 0;
 }
 

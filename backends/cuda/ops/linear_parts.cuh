@@ -35,6 +35,9 @@ void launch_wgmma(const Launch& to, const LinearParams& p);
 bool wgmma_has_maps();  // whether the driver makes tensor maps
 std::uint64_t wgmma_sums_bytes(int multiprocessors);
 void launch_sm70(const Launch& to, const LinearParams& p);
+void launch_sm70_few(const Launch& to, const LinearParams& p);  // 32 rows at most
+void launch_sm70_tile(const Launch& to, const LinearParams& p);
+std::uint64_t sm70_sums_bytes(int multiprocessors);
 void launch_sm120(const Launch& to, const LinearParams& p);
 
 // 16 rows x 64 columns of a weight, a lane's share.

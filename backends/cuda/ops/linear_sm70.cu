@@ -4,7 +4,7 @@
 //         block = two warps, 64 weight rows
 //   loop  k ascending in fours, operands straight from memory, decoded where they are used
 //   sums  a segment in one accumulator, segments in order in the same lane             parity: mirrored
-//   cost  every weight is decoded once for 8 rows: simple and right, not tuned
+//   cost  every weight is decoded once for 8 rows: simple and right, for what linear_sm70_few.cu and _tile.cu refuse
 //   needs nothing; any arch, by emulation outside 7.0
 #include <cstdint>
 
@@ -54,7 +54,7 @@ __device__ __forceinline__ uint2 operands4(const LinearParams& p, std::int64_t r
 }
 
 template <WeightFormat F>
-__global__ __launch_bounds__(kThreads) void sm70_kernel(LinearParams p) {
+__global__ __launch_bounds__(kThreads, 8) void sm70_kernel(LinearParams p) {
   const std::int64_t rows = row_count(*p.step, p.rows);
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * kTokens;
   if (first >= rows) return;
