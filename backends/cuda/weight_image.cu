@@ -117,6 +117,7 @@ struct Piece {
   float* unit;  // [padded rows] 2^e of a row, where values become f16; else null
   std::uint32_t* odd;
   ScaleCode scale_code;
+  CodeOrder order;
 };
 
 template <WeightFormat F>
@@ -165,6 +166,12 @@ __device__ std::uint32_t packed_word(const Piece& p, std::int64_t row0, std::int
   std::uint32_t word = 0;
   if constexpr (F == WeightFormat::nvfp4) {
     const int lane = at / 4, g = lane / 4, q = lane % 4;
+    if (p.order == CodeOrder::k64) {
+      const std::int64_t r = row0 + g + at % 2 * 8, k = k0 + q * 8 + at % 4 / 2 * 32;
+      if (r >= p.rows || k >= p.cols) return 0;
+      for (int i = 0; i < 4; ++i) word |= static_cast<std::uint32_t>(p.data[r * stride + k / 2 + i]) << (8 * i);
+      return word;
+    }
     for (int reg = 0; reg < 4; ++reg) {
       const std::int64_t r = row0 + g + reg % 2 * 8, k = k0 + at % 4 * 16 + 2 * q + reg / 2 * 8;
       if (r >= p.rows || k >= p.cols) continue;
@@ -235,7 +242,8 @@ __global__ __launch_bounds__(256) void pack_scales(Piece p, std::byte* codes, st
     take_over(e4m3, at % 2 != 0, words + at / 8 * 16 + at % 8 / 2);
     scale = static_cast<std::byte>(e5m3_of(e4m3));
   }
-  out[scale_at(p.first + row, block * 16, p.k_tiles)] = scale;
+  const bool k64 = p.order == CodeOrder::k64;
+  out[k64 ? scale_at_k64(p.first + row, block * 16, p.k_tiles) : scale_at(p.first + row, block * 16, p.k_tiles)] = scale;
 }
 
 // Slots of the staging memory, filled in turn.
@@ -385,6 +393,9 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
   image.alpha = alpha;
   image.values = operand;
   if (nvfp4) image.scale_code = scale_code_of(path);
+  // The FP4 unit multiplies NVFP4 by NVFP4 only; other inputs meet the weight on m16n8k16.
+  const bool fp4 = path == ArchPath::sm120 && weight.activation.kind == ActivationFormat::Kind::nvfp4_static;
+  if (nvfp4 && fp4) image.order = CodeOrder::k64;
   auto* const odd = reinterpret_cast<std::uint32_t*>(arena + s.odd_at);
   image.odd = odd;
   cuda_ok(cudaMemsetAsync(odd, 0, sizeof *odd, staging.stream), weight, "clearing");
@@ -404,7 +415,7 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
             [&](const std::byte* data, std::int64_t first, std::int64_t count) {
               launch_pack(weight.format,
                           {data, first, count, weight.cols, k_tiles, by_row ? alpha : nullptr, odd,
-                           image.scale_code}, arena,
+                           image.scale_code, image.order}, arena,
                           staging.stream);
             });
   if (nvfp4) {
@@ -413,7 +424,7 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
                 const dim3 grid(static_cast<unsigned>(k_tiles),
                                 static_cast<unsigned>(ceil_div(count, kTileRows)));
                 pack_scales<<<grid, 256, 0, staging.stream>>>(
-                    Piece{data, first, count, weight.cols, k_tiles, nullptr, odd, image.scale_code}, arena,
+                    Piece{data, first, count, weight.cols, k_tiles, nullptr, odd, image.scale_code, image.order}, arena,
                     arena + s.scales_at);
               });
   }

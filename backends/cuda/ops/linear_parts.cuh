@@ -32,10 +32,10 @@ struct LinearParams {
 void launch_few(const Launch& to, const LinearParams& p);
 void launch_tile(const Launch& to, const LinearParams& p);
 void launch_wgmma(const Launch& to, const LinearParams& p);
-bool wgmma_has_maps();  // whether the driver makes tensor maps
 std::uint64_t wgmma_sums_bytes(int multiprocessors);
 void launch_sm70(const Launch& to, const LinearParams& p);
 void launch_sm120(const Launch& to, const LinearParams& p);
+void launch_fp4(const Launch& to, const LinearParams& p);
 
 // 16 rows x 64 columns of a weight, a lane's share.
 template <WeightFormat F>
@@ -76,17 +76,40 @@ struct Unit<WeightFormat::fp8_e4m3> {
 template <>
 struct Unit<WeightFormat::nvfp4> {
   uint4 codes;
-  uint2 scales;
+  uint2 scales;  // k64: rows g and g + 8
+  // All lanes take part.
   __device__ __forceinline__ void load(const WeightImage& w, std::int64_t unit, int lane) {
     codes = __ldg(
         reinterpret_cast<const uint4*>(w.codes + unit * unit_bytes(WeightFormat::nvfp4)) + lane);
-    scales = __ldg(reinterpret_cast<const uint2*>(w.scales + unit * kUnitScaleBytes) + lane / 4);
+    const std::byte* at = w.scales + unit * kUnitScaleBytes;
+    if (w.order == CodeOrder::k16) {
+      scales = __ldg(reinterpret_cast<const uint2*>(at) + lane / 4);
+      return;
+    }
+    scales.x = __ldg(reinterpret_cast<const std::uint32_t*>(at) + lane / 4);
+    scales.y = __ldg(reinterpret_cast<const std::uint32_t*>(at) + lane / 4 + 8);
+    const std::uint32_t upper[2] = {across_quad(codes.x, lane), across_quad(codes.z, lane)};
+    const std::uint32_t lower[2] = {across_quad(codes.y, lane), across_quad(codes.w, lane)};
+    codes = make_uint4(k16_word(upper[0], lower[0], 0), k16_word(upper[0], lower[0], 1),
+                       k16_word(upper[1], lower[1], 0), k16_word(upper[1], lower[1], 1));
   }
   __device__ __forceinline__ void fragment(const WeightImage& w, int s, std::uint32_t (&a)[4]) const {
     const std::uint32_t word = s == 0 ? codes.x : s == 1 ? codes.y : s == 2 ? codes.z : codes.w;
     const std::uint32_t two = s < 2 ? scales.x : scales.y;
     if (w.scale_code == ScaleCode::e5m3) return arranged_fragment<0>(word, two >> (16 * (s % 2)), a);
+    if (w.order == CodeOrder::k64) {
+      return nvfp4_fragment(word, (scales.x >> (8 * s) & 0xFFu) | (scales.y >> (8 * s) & 0xFFu) << 8, a);
+    }
     nvfp4_fragment(word, two >> (16 * (s % 2)) & 0xFFFFu, a);
+  }
+
+ private:
+  // Byte q of lanes 4 g .. 4 g + 3 to lane 4 g + q.
+  __device__ __forceinline__ static std::uint32_t across_quad(std::uint32_t v, int lane) {
+    std::uint32_t other = __shfl_xor_sync(~0u, v, 1);
+    v = __byte_perm(v, other, lane % 2 == 0 ? 0x6240u : 0x3715u);
+    other = __shfl_xor_sync(~0u, v, 2);
+    return __byte_perm(v, other, lane % 4 < 2 ? 0x5410u : 0x3276u);
   }
 };
 
