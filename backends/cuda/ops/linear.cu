@@ -62,10 +62,10 @@ bool divides16(const View& v) {
 }
 const char* refuse_fp4(const Launch& to, const LinearArgs& a) {
   if (const char* why = refuse_sm120(to, a)) return why;
+  if (!divides16(a.x)) return "rows of x are not aligned to 16 bytes";
+  if (!divides16(a.x_scales)) return "rows of x's scales are not aligned to 16 bytes";
   if (!has_fp4() && !has_wgmma()) return "the card runs no code for sm_120a or sm_90a";
   if (!has_tensor_maps()) return "the driver makes no tensor maps";
-  if (!divides16(a.x)) return "rows of x are not aligned to 16 bytes";
-  if (!divides16(a.x_scales)) return "rows of x's scales are not aligned to 16 bytes: K / 16 is no multiple of 16";
   return nullptr;
 }
 const char* refuse_sm70(const Launch&, const LinearArgs& a) {
