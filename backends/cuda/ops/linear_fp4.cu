@@ -29,7 +29,7 @@ cudaError_t start(const Launch& to, const LinearParams& l, std::int64_t rows) {
   const CUtensorMap codes = tensor_map({CU_TENSOR_MAP_DATA_TYPE_UINT8, l.x, l.weight.cols / 2, rows, l.x_stride, 64,
                                         S::kTokens, CU_TENSOR_MAP_SWIZZLE_64B});
   const CUtensorMap scales = tensor_map({CU_TENSOR_MAP_DATA_TYPE_UINT8, l.x_scales, l.weight.cols / 16, rows,
-                                         l.scale_stride, 16, S::kTokens, CU_TENSOR_MAP_SWIZZLE_NONE});
+                                         l.scale_stride, 32, S::kTokens, CU_TENSOR_MAP_SWIZZLE_32B});
   std::int64_t blocks = tiles_of<S>(l, rows);
   if (to.multiprocessors > 0) blocks = std::min(blocks, std::int64_t{to.multiprocessors} * S::kBlocks);
   linear_fp4<S><<<static_cast<unsigned>(blocks), S::kThreads, S::kSharedBytes, to.stream>>>(codes, scales, l);

@@ -2,8 +2,8 @@
 //   tile     Rows weight rows (the instruction's A) x Tokens rows of x (its B), cut among RowWarps x TokenWarps
 //            warps, whose sums stay in registers
 //   stages   128 columns of K: a box of x's codes (swizzle of 64 bytes) and the weight's units, brought by one thread
-//            of a last warp; a ring of kStages, full and empty barriers. x's scales come for 256 columns at once,
-//            which is the least that a box may hold, into a ring of their own
+//            of a last warp; a ring of kStages, full and empty barriers. x's scales come for 512 columns at once
+//            (swizzle of 32 bytes), the least that is a whole sector of each row, into one of two slots
 //   loads    of a step of 64 columns: a unit's codes are one 128-bit load of a lane, two units' scales one 32-bit load
 //            (of lanes p = 0, 1 the first unit's, p = 2, 3 the second's), two columns of 8 tokens one ldmatrix.
 //            x's scales of 32 tokens and 128 columns are one 64-bit load (lane p has those of column p of four)
@@ -35,46 +35,45 @@ struct Fp4Shape {
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
   static constexpr int kGroups = Rows / kTileRows;
   static constexpr int kTileBytes = kTileRows * kTileCols / 2, kTileScaleBytes = kTileRows * kTileCols / 16;
-  static constexpr int kTokenBytes = Tokens * 64, kTokenScaleBytes = Tokens * 16;
+  static constexpr int kTokenBytes = Tokens * 64, kTokenScaleBytes = Tokens * 32;
   static constexpr int kCodeBytes = kGroups * 2 * kTileBytes, kScaleBytes = kGroups * 2 * kTileScaleBytes;
   static constexpr int kStageBytes = kTokenBytes + kCodeBytes + kScaleBytes;
   // Of 100 KiB a block has 99 at most, and 1 KiB of each is the system's.
   static constexpr int kRoom = (Blocks == 2 ? 48 : 98) * 1024;
-  static constexpr int kStages = kRoom / (kStageBytes + kTokenScaleBytes + 16);
-  static constexpr int kSharedBytes = 1024 + kStages * (kStageBytes + kTokenScaleBytes + 16);
+  static constexpr int kStages = (kRoom - 2 * kTokenScaleBytes) / (kStageBytes + 16);
+  static constexpr int kSharedBytes = 1024 + 2 * kTokenScaleBytes + kStages * (kStageBytes + 16);
   static_assert(kStages >= 3 && kUnits >= 1 && kColumns % 4 == 0 && kUnits <= 4 && Rows % kTileRows == 0);
-  static_assert(kTokenBytes % 512 == 0, "a swizzled tile starts at a multiple of 512");
+  static_assert(kTokenBytes % 512 == 0 && kTokenScaleBytes % 256 == 0, "where swizzles begin anew");
 };
 
 struct Fp4Tile {
   int row, token;
 };
 
-// The ring, seen by one side. Scales of x have as many slots as there are stages: a slot that is filled again with
-// stage i was last read with stage i - kStages or before.
+// The ring, seen by one side.
 template <class S>
 struct Fp4Ring {
-  std::uint32_t start;
-  int stage = 0, slot = S::kStages - 1;
+  std::uint32_t start;  // scales of x [slot], codes of x [stage], the weight's codes and scales [stage], barriers
+  int stage = 0, slot = 1;
   std::uint32_t parity = 0;
+  __device__ __forceinline__ std::uint32_t token_scales() const {
+    return start + static_cast<std::uint32_t>(slot * S::kTokenScaleBytes);
+  }
   __device__ __forceinline__ std::uint32_t tokens() const {
-    return start + static_cast<std::uint32_t>(stage * S::kTokenBytes);
+    return start + static_cast<std::uint32_t>(2 * S::kTokenScaleBytes + stage * S::kTokenBytes);
   }
   __device__ __forceinline__ std::uint32_t codes() const {
-    return start + static_cast<std::uint32_t>(S::kStages * S::kTokenBytes + stage * S::kCodeBytes);
+    return start + static_cast<std::uint32_t>(2 * S::kTokenScaleBytes + S::kStages * S::kTokenBytes +
+                                              stage * S::kCodeBytes);
   }
   __device__ __forceinline__ std::uint32_t scales() const {
-    return start +
-           static_cast<std::uint32_t>(S::kStages * (S::kTokenBytes + S::kCodeBytes) + stage * S::kScaleBytes);
-  }
-  __device__ __forceinline__ std::uint32_t token_scales() const {
-    return start + static_cast<std::uint32_t>(S::kStages * S::kStageBytes + slot * S::kTokenScaleBytes);
+    return start + static_cast<std::uint32_t>(2 * S::kTokenScaleBytes +
+                                              S::kStages * (S::kTokenBytes + S::kCodeBytes) + stage * S::kScaleBytes);
   }
   __device__ __forceinline__ Barrier full(int of) const {
-    return {start + static_cast<std::uint32_t>(S::kStages * (S::kStageBytes + S::kTokenScaleBytes) + of * 8)};
+    return {start + static_cast<std::uint32_t>(2 * S::kTokenScaleBytes + S::kStages * S::kStageBytes + of * 8)};
   }
   __device__ __forceinline__ Barrier empty(int of) const { return full(S::kStages + of); }
-  __device__ __forceinline__ void next_slot() { slot = slot + 1 == S::kStages ? 0 : slot + 1; }
   __device__ __forceinline__ void next() {
     if (++stage == S::kStages) {
       stage = 0;
@@ -82,22 +81,38 @@ struct Fp4Ring {
     }
   }
 };
+// Stages that the producer filled: which slot of x's scales may be filled again.
+struct Fp4Filled {
+  int count;  // before it
+  int stage;
+  std::uint32_t parity;
+};
+struct Fp4History {
+  int count = 0;
+  Fp4Filled last{-64, 0, 0};    // of all
+  Fp4Filled before{-64, 0, 0};  // the last that reads the other slot
+};
 
 template <class S>
 __device__ __forceinline__ void fp4_produce(const CUtensorMap& codes, const CUtensorMap& x_scales,
-                                            const LinearParams& l, Fp4Tile tile, Fp4Ring<S>& ring) {
+                                            const LinearParams& l, Fp4Tile tile, Fp4Ring<S>& ring,
+                                            Fp4History& history) {
   const int last_row_tile = static_cast<int>(l.weight.padded_rows / kTileRows) - 1;
 #pragma unroll 1
   for (int k = 0; k < l.k_tiles; k += 2) {
     const auto tiles = static_cast<std::uint32_t>(min(2, l.k_tiles - k));
-    const bool scales = k % 4 == 0;
+    const bool scales = k % 8 == 0;
     ring.empty(ring.stage).wait(ring.parity ^ 1);
     const Barrier full = ring.full(ring.stage);
     full.arrive_expecting(S::kTokenBytes + (scales ? S::kTokenScaleBytes : 0) +
                           tiles * S::kGroups * (S::kTileBytes + S::kTileScaleBytes));
     copy_box(ring.tokens(), &codes, k * (kTileCols / 2), tile.token * S::kTokens, full);
     if (scales) {
-      ring.next_slot();
+      ring.slot ^= 1;
+      // Waits after little K only: with kStages filled since, the wait above was for that stage or a later one.
+      const Fp4Filled& reader = history.before;
+      if (history.count - reader.count < S::kStages) ring.empty(reader.stage).wait(reader.parity);
+      history.before = history.last;
       copy_box(ring.token_scales(), &x_scales, k * (kTileCols / 16), tile.token * S::kTokens, full);
     }
 #pragma unroll
@@ -109,6 +124,7 @@ __device__ __forceinline__ void fp4_produce(const CUtensorMap& codes, const CUte
       copy_bytes(ring.scales() + g * 2 * S::kTileScaleBytes, l.weight.scales + at * S::kTileScaleBytes,
                  tiles * S::kTileScaleBytes, full);
     }
+    history.last = {history.count++, ring.stage, ring.parity};
     ring.next();
   }
 }
@@ -131,7 +147,7 @@ class Fp4Consumer {
     // Lanes 8 i .. 8 i + 7 give the rows of ldmatrix' i-th block: chunk i % 2 of a step, tokens 8 (i / 2) ...
     const int row = lane_ % 8 + lane_ / 16 * 8, chunk = lane_ / 8 % 2;
     tokens_at_ = static_cast<std::uint32_t>((token0_ + row) * 64 + (chunk ^ (row / 2 % 4)) * 16);
-    token_scales_at_ = static_cast<std::uint32_t>((token0_ + p * 8 + g) * 16);
+    token_scales_at_ = static_cast<std::uint32_t>((token0_ + p * 8 + g) * 32 + g / 4 * 16);
   }
 
   // All of K; the totals are in sums() then.
@@ -147,12 +163,13 @@ class Fp4Consumer {
     fold_at_ = min(l_.segment_tiles, l_.k_tiles);
 #pragma unroll 1
     for (int k = 0; k < l_.k_tiles; k += 2) {
-      if (k % 4 == 0) ring.next_slot();
+      if (k % 8 == 0) ring.slot ^= 1;
       ring.full(ring.stage).wait(ring.parity);
       uint2 scales[S::kColumns / 4];
 #pragma unroll
       for (int i = 0; i < S::kColumns / 4; ++i) {
-        scales[i] = shared_2(ring.token_scales() + token_scales_at_ + static_cast<std::uint32_t>(i * 512 + k % 4 * 4));
+        scales[i] = shared_2((ring.token_scales() + token_scales_at_ + static_cast<std::uint32_t>(i * 1024 + k % 4 * 4)) ^
+                             static_cast<std::uint32_t>(k % 8 / 4 * 16));
         scales[i].x &= 0x7F7F7F7Fu;
         scales[i].y &= 0x7F7F7F7Fu;
       }
@@ -280,9 +297,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   if (warp >= S::kConsumers) {
     if constexpr (S::kGive) give_registers<S::kProducerRegisters>();
     if (threadIdx.x != S::kConsumers * 32) return;
+    Fp4History history;
 #pragma unroll 1
     for (int i = static_cast<int>(blockIdx.x); i < tiles; i += static_cast<int>(gridDim.x)) {
-      fp4_produce<S>(codes, x_scales, l, {i / token_tiles, i % token_tiles}, ring);
+      fp4_produce<S>(codes, x_scales, l, {i / token_tiles, i % token_tiles}, ring, history);
     }
     return;
   }
