@@ -242,8 +242,8 @@ __global__ __launch_bounds__(256) void pack_scales(Piece p, std::byte* codes, st
     take_over(e4m3, at % 2 != 0, words + at / 8 * 16 + at % 8 / 2);
     scale = static_cast<std::byte>(e5m3_of(e4m3));
   }
-  const bool k64 = p.order == CodeOrder::k64;
-  out[k64 ? scale_at_k64(p.first + row, block * 16, p.k_tiles) : scale_at(p.first + row, block * 16, p.k_tiles)] = scale;
+  const std::int64_t n = p.first + row, k = block * 16;
+  out[p.order == CodeOrder::k64 ? scale_at_k64(n, k, p.k_tiles) : scale_at(n, k, p.k_tiles)] = scale;
 }
 
 // Slots of the staging memory, filled in turn.

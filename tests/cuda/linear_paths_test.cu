@@ -54,7 +54,8 @@ TEST(LinearSm120Blocks, OddOnesKeepTheirBits) {
     LinearInput x = random_input(c, s, 22, ArchPath::sm120);
     Hash random{23};
     const auto change = [&](std::uint8_t* codes, std::uint8_t* scale, std::uint32_t sort) {
-      constexpr std::uint8_t kScale[] = {0x00, 0x01, 0x07, 0x7E, 0x7E, 0x38}, kCodes[] = {0x77, 0x7F, 0xFF, 0x77, 0x7F, 0x88};
+      constexpr std::uint8_t kScale[] = {0x00, 0x01, 0x07, 0x7E, 0x7E, 0x38};
+      constexpr std::uint8_t kCodes[] = {0x77, 0x7F, 0xFF, 0x77, 0x7F, 0x88};
       if (sort >= std::size(kScale)) return;
       *scale = kScale[sort];
       std::memset(codes, kCodes[sort], 8);
@@ -111,7 +112,7 @@ TEST(LinearSm120Large, TiledEqualsPlain) {
   }
 }
 
-// A weight packed for the FP4 unit serves unquantised inputs with the bits of one that was not: those of sm90's kernels.
+// A weight packed for the FP4 unit serves unquantised inputs with the bits of one that was not.
 TEST(LinearSm120Order, ServesOtherInputs) {
   NIBBLE_NEEDS_DEVICE();
   const Combination declared{WeightFormat::nvfp4, ScaleLayout::row, Kind::nvfp4_static};

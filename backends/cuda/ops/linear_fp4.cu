@@ -39,14 +39,17 @@ cudaError_t start(const Launch& to, const LinearParams& l, std::int64_t rows) {
 cudaError_t start_best(const Launch& to, const LinearParams& l, std::int64_t rows) {
   if (rows <= 32) return start<Fp4T32>(to, l, rows);
   if (rows <= 64) return start<Fp4T64>(to, l, rows);
-  // Larger tiles read fewer bytes for a product, smaller ones keep every multiprocessor busy: time of one by the
-  // matrix unit alone, a little more for smaller ones, and how many each multiprocessor has. Estimated, not measured.
-  const auto time = [&](std::int64_t tiles, double one) {
-    const std::int64_t at_once = std::max(to.multiprocessors, 1);
-    return one * static_cast<double>((tiles + at_once - 1) / at_once);
+  // Time of a tile against the largest one's matrix work: its own, or what brings its bytes while every
+  // multiprocessor has one. Larger tiles read fewer bytes for a product, smaller ones keep all busy. Estimated from
+  // figures of others (docs/paper_estimates.md), not measured.
+  const auto time = [&](std::int64_t tiles, double matrix, double feed) {
+    const std::int64_t at_once = std::max(to.multiprocessors, 1), rounds = (tiles + at_once - 1) / at_once;
+    const double busy = std::min(1.0, static_cast<double>(tiles) / static_cast<double>(at_once));
+    return static_cast<double>(rounds) * (std::max(matrix, feed * busy) + 0.02);
   };
-  const double t128 = time(tiles_of<Fp4T128>(l, rows), 0.28), wide = time(tiles_of<Fp4Wide>(l, rows), 0.53);
-  if (l.segments == 1 && rows > 128 && time(tiles_of<Fp4Widest>(l, rows), 1) <= std::min(t128, wide)) {
+  const double t128 = time(tiles_of<Fp4T128>(l, rows), 0.25, 0.43), wide = time(tiles_of<Fp4Wide>(l, rows), 0.5, 0.56);
+  const bool widest = l.segments == 1 && rows > 128;
+  if (widest && time(tiles_of<Fp4Widest>(l, rows), 1, 0.86) <= std::min(t128, wide)) {
     return start<Fp4Widest>(to, l, rows);
   }
   return t128 < wide ? start<Fp4T128>(to, l, rows) : start<Fp4Wide>(to, l, rows);

@@ -43,6 +43,7 @@ struct Fp4Shape {
   static constexpr int kStages = (kRoom - 2 * kTokenScaleBytes) / (kStageBytes + 16);
   static constexpr int kSharedBytes = 1024 + 2 * kTokenScaleBytes + kStages * (kStageBytes + 16);
   static_assert(kStages >= 3 && kUnits >= 1 && kColumns % 4 == 0 && kUnits <= 4 && Rows % kTileRows == 0);
+  static_assert(Blocks * (kSharedBytes + 1024) <= 100 * 1024);
   static_assert(kTokenBytes % 512 == 0 && kTokenScaleBytes % 256 == 0, "where swizzles begin anew");
 };
 
@@ -168,8 +169,8 @@ class Fp4Consumer {
       uint2 scales[S::kColumns / 4];
 #pragma unroll
       for (int i = 0; i < S::kColumns / 4; ++i) {
-        scales[i] = shared_2((ring.token_scales() + token_scales_at_ + static_cast<std::uint32_t>(i * 1024 + k % 4 * 4)) ^
-                             static_cast<std::uint32_t>(k % 8 / 4 * 16));
+        const std::uint32_t even = ring.token_scales() + token_scales_at_ + static_cast<std::uint32_t>(i * 1024);
+        scales[i] = shared_2((even + static_cast<std::uint32_t>(k % 4 * 4)) ^ static_cast<std::uint32_t>(k % 8 / 4 * 16));
         scales[i].x &= 0x7F7F7F7Fu;
         scales[i].y &= 0x7F7F7F7Fu;
       }
@@ -279,7 +280,8 @@ class Fp4Consumer {
 
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
-    linear_fp4(const __grid_constant__ CUtensorMap codes, const __grid_constant__ CUtensorMap x_scales, const __grid_constant__ LinearParams l) {
+    linear_fp4(const __grid_constant__ CUtensorMap codes, const __grid_constant__ CUtensorMap x_scales,
+               const __grid_constant__ LinearParams l) {
 #if defined(NIBBLE_BULK_COPY)
   extern __shared__ std::uint8_t raw[];
   Fp4Ring<S> ring{(shared_address(raw) + 1023u) & ~1023u};
