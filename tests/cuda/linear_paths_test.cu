@@ -91,7 +91,8 @@ TEST(LinearSm120Large, TiledEqualsPlain) {
                               {2880, 2880, 257}, {34816, 528, 300}, {17280, 320, 520}, {34816, 1296, 17}};
   std::uint64_t seed = 40;
   for (const Large& l : kLarge) {
-    const Combination c{WeightFormat::nvfp4, seed % 3 == 0 ? ScaleLayout::tensor : ScaleLayout::row, Kind::nvfp4_static};
+    const ScaleLayout layout = seed % 3 == 0 ? ScaleLayout::tensor : ScaleLayout::row;
+    const Combination c{WeightFormat::nvfp4, layout, Kind::nvfp4_static};
     const Case s{l.n, l.k, l.t, false, seed % 4 < 2, 0};
     SCOPED_TRACE(case_text(c, s));
     const OwnedWeight w(c, s, ++seed);

@@ -29,7 +29,8 @@ cudaError_t start(const Launch& to, const LinearParams& l, std::int64_t rows) {
   const CUtensorMap codes = tensor_map({CU_TENSOR_MAP_DATA_TYPE_UINT8, l.x, l.weight.cols / 2, rows, l.x_stride, 64,
                                         S::kTokens, CU_TENSOR_MAP_SWIZZLE_64B});
   const CUtensorMap scales = tensor_map({CU_TENSOR_MAP_DATA_TYPE_UINT8, l.x_scales, l.weight.cols / 16, rows,
-                                         l.scale_stride, 32, S::kTokens, CU_TENSOR_MAP_SWIZZLE_32B});
+                                         l.scale_stride, 16 * S::kScaleChunks, S::kTokens,
+                                         S::kScaleChunks == 4 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_32B});
   std::int64_t blocks = tiles_of<S>(l, rows);
   if (to.multiprocessors > 0) blocks = std::min(blocks, std::int64_t{to.multiprocessors} * S::kBlocks);
   linear_fp4<S><<<static_cast<unsigned>(blocks), S::kThreads, S::kSharedBytes, to.stream>>>(codes, scales, l);
@@ -47,7 +48,7 @@ cudaError_t start_best(const Launch& to, const LinearParams& l, std::int64_t row
     const double busy = std::min(1.0, static_cast<double>(tiles) / static_cast<double>(at_once));
     return static_cast<double>(rounds) * (std::max(matrix, feed * busy) + 0.02);
   };
-  const double t128 = time(tiles_of<Fp4T128>(l, rows), 0.25, 0.43), wide = time(tiles_of<Fp4Wide>(l, rows), 0.5, 0.56);
+  const double t128 = time(tiles_of<Fp4T128>(l, rows), 0.25, 0.43), wide = time(tiles_of<Fp4Wide>(l, rows), 0.5, 0.53);
   const bool widest = l.segments == 1 && rows > 128;
   if (widest && time(tiles_of<Fp4Widest>(l, rows), 1, 0.86) <= std::min(t128, wide)) {
     return start<Fp4Widest>(to, l, rows);

@@ -2,8 +2,9 @@
 //   tile     Rows weight rows (the instruction's A) x Tokens rows of x (its B), cut among RowWarps x TokenWarps
 //            warps, whose sums stay in registers
 //   stages   128 columns of K: a box of x's codes (swizzle of 64 bytes) and the weight's units, brought by one thread
-//            of a last warp; a ring of kStages, full and empty barriers. x's scales come for 512 columns at once
-//            (swizzle of 32 bytes), the least that is a whole sector of each row, into one of two slots
+//            of a last warp; a ring of kStages, full and empty barriers. x's scales come for 512 or 1,024
+//            columns at once (swizzle of 32 or 64 bytes) into one of two slots: the copy engine takes about four
+//            clocks for each row of a box, however few bytes it has (docs/paper_estimates.md)
 //   loads    of a step of 64 columns: a unit's codes are one 128-bit load of a lane, two units' scales one 32-bit load
 //            (of lanes p = 0, 1 the first unit's, p = 2, 3 the second's), two columns of 8 tokens one ldmatrix.
 //            x's scales of 32 tokens and 128 columns are one 64-bit load (lane p has those of column p of four)
@@ -35,7 +36,9 @@ struct Fp4Shape {
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
   static constexpr int kGroups = Rows / kTileRows;
   static constexpr int kTileBytes = kTileRows * kTileCols / 2, kTileScaleBytes = kTileRows * kTileCols / 16;
-  static constexpr int kTokenBytes = Tokens * 64, kTokenScaleBytes = Tokens * 32;
+  // Chunks of 16 bytes, for 256 columns each, in a row of a box of x's scales: four where there is room.
+  static constexpr int kScaleChunks = Blocks == 1 && Tokens <= 128 ? 4 : 2, kScaleTiles = 4 * kScaleChunks;
+  static constexpr int kTokenBytes = Tokens * 64, kTokenScaleBytes = Tokens * 16 * kScaleChunks;
   static constexpr int kCodeBytes = kGroups * 2 * kTileBytes, kScaleBytes = kGroups * 2 * kTileScaleBytes;
   static constexpr int kStageBytes = kTokenBytes + kCodeBytes + kScaleBytes;
   // Of 100 KiB a block has 99 at most, and 1 KiB of each is the system's.
@@ -44,7 +47,7 @@ struct Fp4Shape {
   static constexpr int kSharedBytes = 1024 + 2 * kTokenScaleBytes + kStages * (kStageBytes + 16);
   static_assert(kStages >= 3 && kUnits >= 1 && kColumns % 4 == 0 && kUnits <= 4 && Rows % kTileRows == 0);
   static_assert(Blocks * (kSharedBytes + 1024) <= 100 * 1024);
-  static_assert(kTokenBytes % 512 == 0 && kTokenScaleBytes % 256 == 0, "where swizzles begin anew");
+  static_assert(kTokenBytes % 512 == 0 && kTokenScaleBytes % 512 == 0, "where swizzles begin anew");
 };
 
 struct Fp4Tile {
@@ -102,7 +105,7 @@ __device__ __forceinline__ void fp4_produce(const CUtensorMap& codes, const CUte
 #pragma unroll 1
   for (int k = 0; k < l.k_tiles; k += 2) {
     const auto tiles = static_cast<std::uint32_t>(min(2, l.k_tiles - k));
-    const bool scales = k % 8 == 0;
+    const bool scales = k % S::kScaleTiles == 0;
     ring.empty(ring.stage).wait(ring.parity ^ 1);
     const Barrier full = ring.full(ring.stage);
     full.arrive_expecting(S::kTokenBytes + (scales ? S::kTokenScaleBytes : 0) +
@@ -148,7 +151,9 @@ class Fp4Consumer {
     // Lanes 8 i .. 8 i + 7 give the rows of ldmatrix' i-th block: chunk i % 2 of a step, tokens 8 (i / 2) ...
     const int row = lane_ % 8 + lane_ / 16 * 8, chunk = lane_ / 8 % 2;
     tokens_at_ = static_cast<std::uint32_t>((token0_ + row) * 64 + (chunk ^ (row / 2 % 4)) * 16);
-    token_scales_at_ = static_cast<std::uint32_t>((token0_ + p * 8 + g) * 32 + g / 4 * 16);
+    // Chunk c of row r lies at c ^ (bits of r: as many rows as fill 128 bytes have the same).
+    token_scales_at_ = static_cast<std::uint32_t>(((token0_ + p * 8 + g) * S::kScaleChunks +
+                                                   g * S::kScaleChunks / 8 % S::kScaleChunks) * 16);
   }
 
   // All of K; the totals are in sums() then.
@@ -164,13 +169,14 @@ class Fp4Consumer {
     fold_at_ = min(l_.segment_tiles, l_.k_tiles);
 #pragma unroll 1
     for (int k = 0; k < l_.k_tiles; k += 2) {
-      if (k % 8 == 0) ring.slot ^= 1;
+      if (k % S::kScaleTiles == 0) ring.slot ^= 1;
       ring.full(ring.stage).wait(ring.parity);
+      const std::uint32_t x_scales = ring.token_scales() + token_scales_at_ + static_cast<std::uint32_t>(k % 4 * 4);
+      const auto chunk = static_cast<std::uint32_t>(k % S::kScaleTiles / 4 * 16);
       uint2 scales[S::kColumns / 4];
 #pragma unroll
       for (int i = 0; i < S::kColumns / 4; ++i) {
-        const std::uint32_t even = ring.token_scales() + token_scales_at_ + static_cast<std::uint32_t>(i * 1024);
-        scales[i] = shared_2((even + static_cast<std::uint32_t>(k % 4 * 4)) ^ static_cast<std::uint32_t>(k % 8 / 4 * 16));
+        scales[i] = shared_2((x_scales + static_cast<std::uint32_t>(i * 512 * S::kScaleChunks)) ^ chunk);
         scales[i].x &= 0x7F7F7F7Fu;
         scales[i].y &= 0x7F7F7F7Fu;
       }
