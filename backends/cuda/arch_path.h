@@ -23,6 +23,8 @@ enum class ScaleCode : std::uint8_t { e4m3, e5m3, f16 };
 constexpr ScaleCode scale_code_of(ArchPath path) {
   return path == ArchPath::sm90 ? ScaleCode::e5m3 : path == ArchPath::sm70 ? ScaleCode::f16 : ScaleCode::e4m3;
 }
+// Whose fragments the codes of an NVFP4 weight lie in: of four m16n8k16, or of one m16n8k64.
+enum class CodeOrder : std::uint8_t { k16, k64 };
 constexpr DType state_type_of(DType operand) {
   return operand == DType::f16 ? DType::f32 : operand;
 }

@@ -269,6 +269,9 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
   image.alpha = alpha;
   image.values = operand;
   if (nvfp4) image.scale_code = scale_code_of(path);
+  // The FP4 unit multiplies NVFP4 by NVFP4 only; other inputs meet the weight on m16n8k16.
+  const bool fp4 = path == ArchPath::sm120 && weight.activation.kind == ActivationFormat::Kind::nvfp4_static;
+  if (nvfp4 && fp4) image.order = CodeOrder::k64;
   auto* const odd = reinterpret_cast<std::uint32_t*>(arena + s.odd_at);
   image.odd = odd;
   cuda_ok(cudaMemsetAsync(odd, 0, sizeof *odd, staging.stream), weight, "clearing");
@@ -288,7 +291,7 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
             [&](const std::byte* data, std::int64_t first, std::int64_t count) {
               launch_pack(weight.format,
                           {data, first, count, weight.cols, k_tiles, by_row ? alpha : nullptr, odd,
-                           image.scale_code}, operand == DType::f16, arena,
+                           image.scale_code, image.order}, operand == DType::f16, arena,
                           staging.stream);
             });
   if (nvfp4) {
@@ -298,7 +301,7 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
                                 static_cast<unsigned>(ceil_div(count, kTileRows)));
                 const auto pack = operand == DType::f16 ? pack_f16_scales : pack_scales;
                 pack<<<grid, 256, 0, staging.stream>>>(
-                    Piece{data, first, count, weight.cols, k_tiles, nullptr, odd, image.scale_code}, arena,
+                    Piece{data, first, count, weight.cols, k_tiles, nullptr, odd, image.scale_code, image.order}, arena,
                     arena + s.scales_at);
               });
   }

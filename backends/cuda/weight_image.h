@@ -23,6 +23,7 @@ struct WeightImage {
   const std::byte* codes = nullptr;
   const std::byte* scales = nullptr;  // nvfp4 block scales
   ScaleCode scale_code = ScaleCode::e4m3;
+  CodeOrder order = CodeOrder::k16;   // nvfp4; k64 (sm120) where the weight's inputs are declared nvfp4 too
   const float* block = nullptr;       // block128 scales [ceil(N / 128), ceil(K / 128)] or null
   const float* alpha = nullptr;   // [padded_rows]: tensor or row scale, 1 for none and block128;
                                   // of f16 values 2^e of the row; of e5m3 scales times 2^7
@@ -43,7 +44,7 @@ struct Staging {
   std::size_t bytes = 0;
   cudaStream_t stream = nullptr;
 };
-// `path` decides what values and scales become.
+// `path` decides what values and scales become, and with weight.activation the order of codes.
 WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& staging,
                         ArchPath path = ArchPath::sm90);
 

@@ -15,6 +15,7 @@ struct Piece {
   float* unit;  // [padded rows] 2^e of a row, where values become f16; else null
   std::uint32_t* odd;
   ScaleCode scale_code;
+  CodeOrder order;
 };
 
 template <WeightFormat F>
@@ -63,6 +64,12 @@ __device__ std::uint32_t packed_word(const Piece& p, std::int64_t row0, std::int
   std::uint32_t word = 0;
   if constexpr (F == WeightFormat::nvfp4) {
     const int lane = at / 4, g = lane / 4, q = lane % 4;
+    if (p.order == CodeOrder::k64) {
+      const std::int64_t r = row0 + g + at % 2 * 8, k = k0 + q * 8 + at % 4 / 2 * 32;
+      if (r >= p.rows || k >= p.cols) return 0;
+      for (int i = 0; i < 4; ++i) word |= static_cast<std::uint32_t>(p.data[r * stride + k / 2 + i]) << (8 * i);
+      return word;
+    }
     for (int reg = 0; reg < 4; ++reg) {
       const std::int64_t r = row0 + g + reg % 2 * 8, k = k0 + at % 4 * 16 + 2 * q + reg / 2 * 8;
       if (r >= p.rows || k >= p.cols) continue;
@@ -168,7 +175,8 @@ __global__ __launch_bounds__(256) void pack_scales(Piece p, std::byte* codes, st
   const std::byte scale = there ? p.data[row * stride + block] : std::byte{0};
   const std::int64_t first = unit_index(p.first + tile_row, static_cast<std::int64_t>(blockIdx.x) * kTileCols, p.k_tiles);
   if (p.scale_code == ScaleCode::e4m3) {
-    out[first * kUnitScaleBytes + i] = scale;
+    const std::int64_t n = p.first + row, k = block * 16;
+    out[p.order == CodeOrder::k64 ? scale_at_k64(n, k, p.k_tiles) : scale_at(n, k, p.k_tiles)] = scale;
     return;
   }
   tile[i] = static_cast<std::uint8_t>(scale);

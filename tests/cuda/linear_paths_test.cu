@@ -39,6 +39,94 @@ TEST_P(LinearSm120, EqualsTheMirror) {
 INSTANTIATE_TEST_SUITE_P(All, LinearSm120, testing::ValuesIn(sm120_combinations()),
                          [](const auto& info) { return combination_name(info.param); });
 
+// What random bits are seldom: zero scales beside codes that are not, zero blocks of -0, the largest and the smallest
+// scales beside the largest codes, whole rows of one of these.
+TEST(LinearSm120Blocks, OddOnesKeepTheirBits) {
+  NIBBLE_NEEDS_DEVICE();
+  const Combination c{WeightFormat::nvfp4, ScaleLayout::row, Kind::nvfp4_static};
+  for (const Case& s : {Case{200, 1040, 150, false, false, 0}, Case{464, 2064, 33, false, true, 0}}) {
+    SCOPED_TRACE(case_text(c, s));
+    OwnedWeight w(c, s, 21);
+    LinearInput x = random_input(c, s, 22, ArchPath::sm120);
+    Hash random{23};
+    const auto change = [&](std::uint8_t* codes, std::uint8_t* scale, std::uint32_t sort) {
+      constexpr std::uint8_t kScale[] = {0x00, 0x01, 0x07, 0x7E, 0x7E, 0x38};
+      constexpr std::uint8_t kCodes[] = {0x77, 0x7F, 0xFF, 0x77, 0x7F, 0x88};
+      if (sort >= std::size(kScale)) return;
+      *scale = kScale[sort];
+      std::memset(codes, kCodes[sort], 8);
+    };
+    auto* const codes = reinterpret_cast<std::uint8_t*>(w.codes.data());
+    auto* const scales = reinterpret_cast<std::uint8_t*>(w.block_scales.data());
+    const auto every = [&](std::int64_t rows, std::uint8_t* of_codes, std::uint8_t* of_scales) {
+      for (std::int64_t b = 0; b < rows * s.k / 16; ++b) {
+        const std::int64_t row = b / (s.k / 16);
+        change(of_codes + b * 8, of_scales + b, row % 9 < 6 ? static_cast<std::uint32_t>(row % 9) : random() % 16);
+      }
+    };
+    every(s.n, codes, scales);
+    every(s.t, x.codes.data(), x.byte_scales.data());
+    const OnDevice packed(w.weight, staging_for(w.weight, 1), ArchPath::sm120);
+    std::vector<std::int64_t> columns(static_cast<std::size_t>(s.n));
+    for (std::size_t i = 0; i < columns.size(); ++i) columns[i] = static_cast<std::int64_t>(i);
+    std::vector<float> expected;
+    mirror_linear(w.weight, format_of(c.kind), x, columns, expected, ArchPath::sm120);
+    for (const std::int64_t gap : {kAligned, std::int64_t{3}}) {
+      expect_same(expected, run_linear<float>(packed.image, format_of(c.kind), x, s.t, gap, ArchPath::sm120), "blocks");
+    }
+  }
+}
+
+// Every tile of the tiled kernel, several of them a block, and sums of several segments, against the plain kernel.
+TEST(LinearSm120Large, TiledEqualsPlain) {
+  NIBBLE_NEEDS_DEVICE();
+  struct Large {
+    std::int64_t n, k, t;
+  };
+  constexpr Large kLarge[] = {{5120, 6144, 1},  {5120, 6144, 33},   {5120, 6144, 100}, {5120, 6144, 300},
+                              {2880, 2880, 257}, {34816, 528, 300}, {17280, 320, 520}, {34816, 1296, 17}};
+  std::uint64_t seed = 40;
+  for (const Large& l : kLarge) {
+    const ScaleLayout layout = seed % 3 == 0 ? ScaleLayout::tensor : ScaleLayout::row;
+    const Combination c{WeightFormat::nvfp4, layout, Kind::nvfp4_static};
+    const Case s{l.n, l.k, l.t, false, seed % 4 < 2, 0};
+    SCOPED_TRACE(case_text(c, s));
+    const OwnedWeight w(c, s, ++seed);
+    const OnDevice packed(w.weight, staging_for(w.weight, 2), ArchPath::sm120);
+    const LinearInput x = random_input(c, s, ++seed, ArchPath::sm120);
+    const auto run = [&](const LinearInput& rows, std::int64_t most, std::int64_t gap, Kernels kernels) {
+      return run_linear(s.bf16_output, packed.image, format_of(c.kind), rows, most, gap, ArchPath::sm120, kernels);
+    };
+    const std::vector<float> plain = run(x, l.t, 3, Kernels::plain);
+    for (const std::int64_t most : {l.t, 2 * l.t + 70}) {
+      for (const Kernels kernels : {Kernels::tuned, Kernels::two_blocks}) {
+        expect_same(plain, run(x, most, kAligned, kernels), "tiled");
+        const LinearInput some = rows_of(x, 0, (l.t + 2) / 3);
+        expect_same({plain.begin(), plain.begin() + some.rows * l.n}, run(some, most, kAligned, kernels), "some rows");
+      }
+    }
+    if (HasFatalFailure()) return;
+  }
+}
+
+// A weight packed for the FP4 unit serves unquantised inputs with the bits of one that was not.
+TEST(LinearSm120Order, ServesOtherInputs) {
+  NIBBLE_NEEDS_DEVICE();
+  const Combination declared{WeightFormat::nvfp4, ScaleLayout::row, Kind::nvfp4_static};
+  const Combination plain{WeightFormat::nvfp4, ScaleLayout::row, Kind::none};
+  for (const std::int64_t t : {1, 8, 70}) {
+    const Case s{200, 1040, t, true, false, 0};
+    const OwnedWeight one(declared, s, 31), other(plain, s, 31);
+    const OnDevice k64(one.weight, staging_for(one.weight, 1), ArchPath::sm120);
+    const OnDevice k16(other.weight, staging_for(other.weight, 1), ArchPath::sm120);
+    EXPECT_EQ(k64.image.order, cuda::CodeOrder::k64);
+    EXPECT_EQ(k16.image.order, cuda::CodeOrder::k16);
+    const LinearInput x = random_input(plain, s, 32, ArchPath::sm120);
+    expect_same(run_linear<float>(k16.image, {}, x, s.t, 0, ArchPath::sm120),
+                run_linear<float>(k64.image, {}, x, s.t, 0, ArchPath::sm120), "k64");
+  }
+}
+
 // A case for each kernel of each path, small enough for tools that slow a kernel down a hundred times.
 TEST(LinearSmall, EveryKernelOfEveryPath) {
   NIBBLE_NEEDS_DEVICE();
@@ -61,6 +149,8 @@ cuda::LinearArgs arguments(ArchPath path, WeightFormat format, Kind kind) {
   a.path = path;
   a.weight.format = format;
   a.weight.values = cuda::operand_of(path);
+  const bool fp4 = path == ArchPath::sm120 && kind == Kind::nvfp4_static;
+  if (fp4 && format == WeightFormat::nvfp4) a.weight.order = cuda::CodeOrder::k64;
   a.format.kind = kind;
   a.x.dtype = kind == Kind::none ? cuda::operand_of(path) : DType::u8;
   a.x.exponents = path == ArchPath::sm70 ? exponents : nullptr;
@@ -120,6 +210,25 @@ TEST(LinearPaths, RefusalsSayWhy) {
       EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
     }
   }
+}
+
+TEST(LinearPaths, TheTiledKernelSaysWhyNot) {
+  const auto why = [](auto change) {
+    cuda::LinearArgs a = arguments(ArchPath::sm120, WeightFormat::nvfp4, Kind::nvfp4_static);
+    change(a);
+    const auto choices = cuda::linear_choices({}, a);
+    EXPECT_TRUE(starts(choices[0].first.c_str(), "mma.m16n8k64 nvfp4, tiled"));
+    EXPECT_EQ(choices[1].second, "served");
+    EXPECT_FALSE(starts(cuda::linear_kernel({}, a), "mma.m16n8k64 nvfp4, tiled"));
+    return choices[0].second;
+  };
+  EXPECT_EQ(why([](cuda::LinearArgs& a) { a.x.stride = 1440 + 8; }), "rows of x are not aligned to 16 bytes");
+  EXPECT_EQ(why([](cuda::LinearArgs& a) { a.x_scales.stride = 2880 / 16; }),
+            "rows of x's scales are not aligned to 16 bytes");
+  // Nothing else multiplies FP4 by FP4 there: other bits would come out.
+  cuda::LinearArgs a = arguments(ArchPath::sm120, WeightFormat::nvfp4, Kind::nvfp4_static);
+  a.weight.order = cuda::CodeOrder::k16;
+  EXPECT_ANY_THROW(static_cast<void>(cuda::linear_kernel({}, a)));
 }
 
 // Rows whose largest is far outside f16, subnormal, infinite or NaN.

@@ -49,6 +49,13 @@ inline int multiprocessors() {
   cuda_ok(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0));
   return count;
 }
+// Whether code for sm_90a or sm_120a runs there.
+inline bool has_bulk_copies() {
+  int major = 0, minor = 0;
+  cuda_ok(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+  cuda_ok(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0));
+  return minor == 0 && (major == 9 || major == 12);
+}
 // Launch::sums of all launches: each must leave flags and counters as it found them.
 inline std::byte* linear_sums() {
   static std::byte* const at = [] {
@@ -84,6 +91,11 @@ inline void expect_sm70_kernel(const cuda::Launch& to, const cuda::LinearArgs& a
                    (a.weight.format != WeightFormat::fp8_e4m3 || a.weight.plain);
   EXPECT_EQ(plain, !can);
 }
+// A gap of kAligned - i is one that makes rows of codes and of byte scales multiples of 16, and 16 i more.
+constexpr std::int64_t kAligned = -1;
+inline std::int64_t gap_of(std::int64_t width, std::int64_t gap) {
+  return gap >= 0 ? gap : (16 - width % 16) % 16 + 16 * (kAligned - gap);
+}
 
 // [T, N] widened. The class has `most` rows; those past the input's are NaN and must stay untouched.
 template <class Y>
@@ -115,12 +127,13 @@ std::vector<float> run_linear(const cuda::WeightImage& image, const ActivationFo
     }
   } else {
     const std::int64_t width = format.kind == Kind::nvfp4_static ? k / 2 : k;
-    codes = std::make_unique<DeviceMatrix<std::uint8_t>>(with_rows(x.codes, x.rows, most), most, width, gap);
+    codes = std::make_unique<DeviceMatrix<std::uint8_t>>(with_rows(x.codes, x.rows, most), most, width,
+                                                         gap_of(width, gap));
     args.x = codes->view();
   }
   if (format.kind == Kind::nvfp4_static) {
     bytes = std::make_unique<DeviceMatrix<std::uint8_t>>(with_rows(x.byte_scales, x.rows, most), most,
-                                                         k / 16, gap);
+                                                         k / 16, gap_of(k / 16, gap));
     args.x_scales = bytes->view();
   }
   if (format.kind == Kind::fp8_token || format.kind == Kind::fp8_token_group128) {
@@ -128,9 +141,13 @@ std::vector<float> run_linear(const cuda::WeightImage& image, const ActivationFo
                                                    format.kind == Kind::fp8_token ? 1 : across, gap);
     args.x_scales = scales->view();
   }
-  DeviceMatrix<Y> y(most, n, gap);
+  DeviceMatrix<Y> y(most, n, gap < 0 ? -gap : gap);
   args.y = y.view();
   if (path == cuda::ArchPath::sm70) expect_sm70_kernel(to, args);
+  if (path == cuda::ArchPath::sm120 && format.kind == Kind::nvfp4_static && has_bulk_copies()) {
+    const bool tiled = std::string(cuda::linear_kernel(to, args)).rfind("mma.m16n8k64 nvfp4, tiled", 0) == 0;
+    EXPECT_EQ(tiled, args.x.stride % 16 == 0 && args.x_scales.stride % 16 == 0) << cuda::linear_kernel(to, args);
+  }
   cuda::linear(to, args);
   finish_device();
   EXPECT_EQ(y.damage(), "");
@@ -228,6 +245,14 @@ inline void check_case(const Combination& c, Case s, std::size_t index, cuda::Ar
     for (const std::int64_t most : {s.t, s.t + 40, 4 * s.t}) {
       expect_same(y, run_linear(s.bf16_output, packed.image, format, x, most, aligned, path, Kernels::two_blocks),
                   "two blocks");
+    }
+  }
+  if (path == cuda::ArchPath::sm120 && format.kind == Kind::nvfp4_static) {
+    const std::int64_t rows = kAligned - static_cast<std::int64_t>(index % 2);
+    for (const std::int64_t most : {s.t, s.t + 40, 4 * s.t}) {
+      for (const Kernels kernels : {Kernels::tuned, Kernels::two_blocks}) {
+        expect_same(y, run_linear(s.bf16_output, packed.image, format, x, most, rows, path, kernels), "tiled");
+      }
     }
   }
   for (const std::int64_t row : {std::int64_t{0}, s.t / 2, s.t - 1}) {

@@ -138,6 +138,10 @@ TEST_P(EmbedBits, EqualTheContract) {
   check_embed(GetParam(), cuda::ArchPath::sm90);
   check_embed(GetParam(), cuda::ArchPath::sm70);
 }
+TEST(EmbedFp4, EqualsTheContract) {
+  NIBBLE_NEEDS_DEVICE();
+  check_embed({WeightFormat::nvfp4, ScaleLayout::row, Kind::nvfp4_static}, cuda::ArchPath::sm120);
+}
 
 std::vector<Combination> tables() {
   std::vector<Combination> all;
@@ -212,15 +216,17 @@ TEST(WeightDecode, ArrangedWordsAreExact) {
 }
 
 TEST(WeightDecode, EveryElementHasItsPlace) {
-  std::vector<int> nibbles(1024), bytes(1024), values(1024);
+  std::vector<int> nibbles(1024), bytes(1024), values(1024), k64(1024);
   for (int row = 0; row < 16; ++row) {
     for (int col = 0; col < 64; ++col) {
       const cuda::UnitPlace u = cuda::unit_place(row, col);
+      ++k64.at(static_cast<std::size_t>(cuda::nvfp4_k64_at(row, col)));
       ++nibbles.at(static_cast<std::size_t>(cuda::nvfp4_at(u)));
       ++bytes.at(static_cast<std::size_t>(cuda::fp8_at(u)));
       ++values.at(static_cast<std::size_t>(cuda::bf16_at(u)));
     }
   }
+  EXPECT_EQ(k64, std::vector<int>(1024, 1));
   EXPECT_EQ(nibbles, std::vector<int>(1024, 1));
   EXPECT_EQ(bytes, std::vector<int>(1024, 1));
   EXPECT_EQ(values, std::vector<int>(1024, 1));

@@ -1,5 +1,6 @@
-// sm90.cuh: instructions of sm_90a that the tuned kernels stand on: wgmma with A in registers, barriers in
-// shared memory, bulk copies. Elsewhere they are declared and do nothing: such a kernel is never launched.
+// sm90.cuh: instructions of sm_90a that the tuned kernels stand on: wgmma with A in registers, and, on sm_120a too,
+// barriers in shared memory, bulk copies and registers that go from warps to others. Elsewhere they are declared and
+// do nothing: such a kernel is never launched.
 //   wgmma   D[64, N] += A[64, 16] B[N, 16]^T, bf16, float32 sums; lane 4 g + p of warp w holds, of A, row
 //           16 w + g as mma.cuh's fragment, of D rows 16 w + g and + 8, columns 8 j + 2 p and + 1
 //   B       K-major in shared memory, swizzle of 128 bytes: a row has 64 columns of k in chunks of 16 bytes,
@@ -10,6 +11,9 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define NIBBLE_SM90A 1
+#endif
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(__CUDA_ARCH_FEAT_SM120_ALL)
+#define NIBBLE_BULK_COPY 1
 #endif
 
 namespace nibble::cuda {
@@ -29,23 +33,23 @@ constexpr std::uint32_t kStepOfK = 2;  // 16 columns: 32 bytes, in a descriptor'
 struct Barrier {
   std::uint32_t at;
   __device__ void init(std::uint32_t count) const {
-#if defined(NIBBLE_SM90A)
+#if defined(NIBBLE_BULK_COPY)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
 #endif
   }
   __device__ void arrive() const {
-#if defined(NIBBLE_SM90A)
+#if defined(NIBBLE_BULK_COPY)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 #endif
   }
   __device__ void arrive_expecting(std::uint32_t bytes) const {
-#if defined(NIBBLE_SM90A)
+#if defined(NIBBLE_BULK_COPY)
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 #endif
   }
   // Until the phase of this parity has ended.
   __device__ void wait(std::uint32_t parity) const {
-#if defined(NIBBLE_SM90A)
+#if defined(NIBBLE_BULK_COPY)
     asm volatile(
         "{\n.reg .pred done;\n"
         "again:\n"
@@ -58,24 +62,31 @@ struct Barrier {
 
 // Barriers that were just set up become visible to the copy engine.
 __device__ __forceinline__ void fence_barriers() {
-#if defined(NIBBLE_SM90A)
+#if defined(NIBBLE_BULK_COPY)
   asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::: "memory");
 #endif
 }
 
+// The block's own shared memory. Said to be the cluster's, ptxas for sm_120a looks at each address and calls a function
+// to complain, for which it gives up moving registers.
+#if defined(NIBBLE_SM90A)
+#define NIBBLE_COPY_TO "shared::cluster"
+#else
+#define NIBBLE_COPY_TO "shared::cta"
+#endif
 // A multiple of 16 bytes, both ends aligned to 16.
 __device__ __forceinline__ void copy_bytes(std::uint32_t to, const void* from, std::uint32_t bytes, Barrier done) {
-#if defined(NIBBLE_SM90A)
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+#if defined(NIBBLE_BULK_COPY)
+  asm volatile("cp.async.bulk." NIBBLE_COPY_TO ".global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(done.at)
                : "memory");
 #endif
 }
 // A box of a tensor map, at (column, row); what lies outside the tensor is zero.
 __device__ __forceinline__ void copy_box(std::uint32_t to, const void* map, int column, int row, Barrier done) {
-#if defined(NIBBLE_SM90A)
+#if defined(NIBBLE_BULK_COPY)
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "cp.async.bulk.tensor.2d." NIBBLE_COPY_TO ".global.tile.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(column), "r"(row), "r"(done.at)
       : "memory");
 #endif
@@ -84,7 +95,7 @@ __device__ __forceinline__ void copy_box(std::uint32_t to, const void* map, int 
 // Four 8 x 8 matrices of 16-bit elements; lanes 8 i .. 8 i + 7 give the rows of the i-th.
 __device__ __forceinline__ uint4 load_matrices(std::uint32_t row) {
   uint4 v{};
-#if defined(NIBBLE_SM90A)
+#if defined(NIBBLE_BULK_COPY)
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(row));
@@ -94,13 +105,13 @@ __device__ __forceinline__ uint4 load_matrices(std::uint32_t row) {
 
 template <int Registers>
 __device__ __forceinline__ void give_registers() {
-#if defined(NIBBLE_SM90A)
+#if defined(NIBBLE_BULK_COPY)
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
 #endif
 }
 template <int Registers>
 __device__ __forceinline__ void take_registers() {
-#if defined(NIBBLE_SM90A)
+#if defined(NIBBLE_BULK_COPY)
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
 #endif
 }

@@ -6,8 +6,10 @@
 //   nvfp4  [lane 32][s 4] words; nibble j (0..3) is the low half of a[j], nibble 4 + j the high half
 //   fp8    [s / 2][lane 32][s % 2][a 0..3] pairs of codes
 //   bf16   [s 4][lane 32][a 0..3] pairs
+//   nvfp4 for the FP4 unit (CodeOrder::k64)  [lane 32][a 0..3] words of one m16n8k64, as mma_fp4.cuh has them
 // (Images of f16 operands: weight_f16.cuh.)
 // nvfp4 block scales lie in the order of their units: [N / 64][K / 64][4 units][g 8][s 4][rows g, g+8].
+//   k64    [row 16][block 4] of a unit: a word is what a row's lane gives to the instruction
 //   e4m3   as in the file, sign and NaN included (sm120)
 //   e5m3   (sm90) without sign and zero, which the codes took over: bits of bf16(scale * 2^119), less 0x7000, over
 //          16; a NaN stays one. Codes and scales of two k-steps are arranged so that few instructions take them out:
@@ -52,6 +54,13 @@ NIBBLE_HD int fp8_at(UnitPlace u) {
   return u.step / 2 * 512 + u.lane * 16 + u.step % 2 * 8 + u.reg * 2 + u.half;
 }
 NIBBLE_HD int bf16_at(UnitPlace u) { return u.step * 256 + u.lane * 8 + u.reg * 2 + u.half; }
+// CodeOrder::k64, of element (row, col) of a unit, in nibbles.
+NIBBLE_HD int nvfp4_k64_at(int row, int col) {
+  return ((row % 8 * 4 + col % 32 / 8) * 4 + row / 8 + col / 32 * 2) * 8 + col % 8;
+}
+NIBBLE_HD std::int64_t scale_at_k64(std::int64_t n, std::int64_t k, std::int64_t k_tiles) {
+  return unit_index(n, k, k_tiles) * kUnitScaleBytes + n % kUnitRows * 4 + k % kTileCols / 16;
+}
 NIBBLE_HD std::int64_t scale_at(std::int64_t n, std::int64_t k, std::int64_t k_tiles) {
   return unit_index(n, k, k_tiles) * kUnitScaleBytes + n % 8 * 8 + k % kTileCols / 16 * 2 +
          n % kUnitRows / 8;
@@ -128,11 +137,13 @@ NIBBLE_HD float weight_value(const WeightImage& w, std::int64_t n, std::int64_t 
                     e5m3_to_unit(arranged_scale(*scales, step, place.reg % 2)));
   }
   if (w.format == WeightFormat::nvfp4) {
-    const int at = nvfp4_at(place);
+    const bool k64 = w.order == CodeOrder::k64;
+    const int at = k64 ? nvfp4_k64_at(static_cast<int>(n % kUnitRows), static_cast<int>(k % kTileCols))
+                       : nvfp4_at(place);
+    const std::byte scale = w.scales[k64 ? scale_at_k64(n, k, k_tiles) : scale_at(n, k, k_tiles)];
     const auto two = static_cast<std::uint8_t>(unit[at / 2]);
     const auto code = static_cast<std::uint8_t>(two >> (at % 2 * 4) & 15);
-    return num::mul(num::e2m1_to_float(code), num::e4m3_to_float(static_cast<std::uint8_t>(
-                                                  w.scales[scale_at(n, k, k_tiles)])));
+    return num::mul(num::e2m1_to_float(code), num::e4m3_to_float(static_cast<std::uint8_t>(scale)));
   }
   if (w.format == WeightFormat::fp8_e4m3) {
     return num::e4m3_to_float(static_cast<std::uint8_t>(unit[fp8_at(place)]));
@@ -190,6 +201,12 @@ NIBBLE_HD void nvfp4_fragment(std::uint32_t word, std::uint32_t scales, std::uin
   a[1] = e2m1_pair<1>(word, lower);
   a[2] = e2m1_pair<2>(word, upper);
   a[3] = e2m1_pair<3>(word, lower);
+}
+// The word of step 2 h + `step` (0, 1) in the order of k16, from the bytes of columns 32 h + 8 i + 2 q and + 1,
+// i = 0..3, of rows g (`upper`) and g + 8.
+NIBBLE_HD std::uint32_t k16_word(std::uint32_t upper, std::uint32_t lower, int step) {
+  const std::uint32_t u = upper >> (16 * (step % 2)), l = lower >> (16 * (step % 2));
+  return (u & 0x0F0Fu) | (l & 0x0F0Fu) << 4 | ((u >> 4 & 0x0F0Fu) | (l & 0xF0F0u)) << 16;
 }
 // bf16(scale * 2^119) of rows g and g + 8 in step `Step` of an arranged word.
 template <int Step>

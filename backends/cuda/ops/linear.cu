@@ -10,6 +10,7 @@
 #include "backends/cuda/device/mma_fp4.cuh"
 #include "backends/cuda/device/sm90.cuh"
 #include "backends/cuda/ops/linear_parts.cuh"
+#include "backends/cuda/tensor_map.h"
 #include "nibble/error.h"
 
 namespace nibble::cuda {
@@ -60,8 +61,19 @@ void launch_sm70_tuned(const Launch& to, const LinearParams& p) {
 const char* refuse_sm120(const Launch&, const LinearArgs& a) {
   if (a.path != ArchPath::sm120) return "the path is not sm120";
   if (a.weight.format != WeightFormat::nvfp4) return "the weight is not nvfp4";
-  if (a.weight.scale_code != ScaleCode::e4m3) return "block scales were packed for another path";
+  if (a.weight.order != CodeOrder::k64) return "codes were not packed for the FP4 unit";
   if (a.format.kind != ActivationKind::nvfp4_static) return "the activations are not nvfp4";
+  return nullptr;
+}
+bool divides16(const View& v) {
+  return (reinterpret_cast<std::uintptr_t>(v.data) | static_cast<std::uintptr_t>(v.stride)) % 16 == 0;
+}
+const char* refuse_fp4(const Launch& to, const LinearArgs& a) {
+  if (const char* why = refuse_sm120(to, a)) return why;
+  if (!divides16(a.x)) return "rows of x are not aligned to 16 bytes";
+  if (!divides16(a.x_scales)) return "rows of x's scales are not aligned to 16 bytes";
+  if (!has_fp4() && !has_wgmma()) return "the card runs no code for sm_120a or sm_90a";
+  if (!has_tensor_maps()) return "the driver makes no tensor maps";
   return nullptr;
 }
 const char* refuse_sm70(const Launch&, const LinearArgs& a) {
@@ -91,7 +103,7 @@ const char* refuse_sm70_tuned(const Launch& to, const LinearArgs& a) {
 const char* refuse_wgmma(const Launch& to, const LinearArgs& a) {
   if (a.path != ArchPath::sm90) return "the path is not sm90";
   if (!has_wgmma()) return "the card runs no code for sm_90a";
-  if (!wgmma_has_maps()) return "the driver makes no tensor maps";
+  if (!has_tensor_maps()) return "the driver makes no tensor maps";
   if (a.weight.values != DType::bf16) return "the weight was not packed for bf16 operands";
   if (a.format.kind != ActivationKind::none) return "x is quantised";
   if (!a.weight.plain) return "an FP8 code is NaN";
@@ -105,6 +117,10 @@ const char* refuse_wgmma(const Launch& to, const LinearArgs& a) {
 }
 const char* refuse_sm90(const Launch&, const LinearArgs& a) {
   if (a.path == ArchPath::sm70) return "the path is sm70";
+  if (a.path == ArchPath::sm120 && a.weight.format == WeightFormat::nvfp4 &&
+      a.format.kind == ActivationKind::nvfp4_static) {
+    return "the path multiplies nvfp4 by nvfp4 on the FP4 unit";  // to other bits
+  }
   if (a.weight.values != DType::bf16) return "the weight was not packed for bf16 operands";
   return nullptr;
 }
@@ -117,6 +133,7 @@ struct LinearKernel {
 };
 // Best first.
 constexpr LinearKernel kKernels[] = {
+    {"mma.m16n8k64 nvfp4, tiled", "mma.m16n8k64 nvfp4, tiled, emulated", refuse_fp4, has_fp4, launch_fp4},
     {"mma.m16n8k64 nvfp4", "mma.m16n8k64 nvfp4, emulated", refuse_sm120, has_fp4, launch_sm120},
     {"mma.m8n8k4", "mma.m8n8k4, emulated", refuse_sm70_tuned, has_m8n8k4, launch_sm70_tuned},
     {"mma.m8n8k4 plain", "mma.m8n8k4 plain, emulated", refuse_sm70, has_m8n8k4, launch_sm70},

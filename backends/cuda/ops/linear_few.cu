@@ -34,7 +34,7 @@ __device__ __forceinline__ std::uint32_t operands2(const LinearParams& p, std::i
                        (both ? static_cast<std::uint32_t>(x[1]) << 8 : 0u));
 }
 
-template <WeightFormat F>
+template <class U>
 __global__ __launch_bounds__(kMaxWarps * 32) void few_kernel(LinearParams p) {
   __shared__ float4 sums[2][kMaxWarps][32];  // of a round's segments; rounds take turns
 
@@ -55,7 +55,7 @@ __global__ __launch_bounds__(kMaxWarps * 32) void few_kernel(LinearParams p) {
     const int begin = segment * p.segment_tiles;  // past the end for a warp without a segment
     const int end = begin + p.segment_tiles < p.k_tiles ? begin + p.segment_tiles : p.k_tiles;
     for (int tile0 = begin; tile0 < end; tile0 += kAhead) {
-      Unit<F> unit[kAhead];
+      U unit[kAhead];
 #pragma unroll
       for (int j = 0; j < kAhead; ++j) {
         if (tile0 + j < end) {
@@ -106,9 +106,8 @@ void launch_few(const Launch& to, const LinearParams& p) {
   const dim3 grid(static_cast<unsigned>((p.weight.rows + kUnitRows - 1) / kUnitRows),
                   static_cast<unsigned>((rows + kTokens - 1) / kTokens));
   const int warps = std::min<int>(kMaxWarps, p.segments);
-  with_unit(p.weight.format, [&](auto format) {
-    constexpr WeightFormat kFormat = decltype(format)::value;
-    few_kernel<kFormat><<<grid, static_cast<unsigned>(warps * 32), 0, to.stream>>>(p);
+  with_unit(p.weight, [&](auto unit) {
+    few_kernel<typename decltype(unit)::type><<<grid, static_cast<unsigned>(warps * 32), 0, to.stream>>>(p);
   });
 }
 

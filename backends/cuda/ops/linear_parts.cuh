@@ -2,6 +2,8 @@
 // bf16 whatever their format, how a segment enters the total and how a total leaves.
 #pragma once
 
+#include <type_traits>
+
 #include "backends/cuda/device/mma.cuh"
 #include "backends/cuda/device/rows.cuh"
 #include "backends/cuda/device/weight_decode.cuh"
@@ -32,13 +34,13 @@ struct LinearParams {
 void launch_few(const Launch& to, const LinearParams& p);
 void launch_tile(const Launch& to, const LinearParams& p);
 void launch_wgmma(const Launch& to, const LinearParams& p);
-bool wgmma_has_maps();  // whether the driver makes tensor maps
 std::uint64_t wgmma_sums_bytes(int multiprocessors);
 void launch_sm70(const Launch& to, const LinearParams& p);
 void launch_sm70_few(const Launch& to, const LinearParams& p);  // 32 rows at most
 void launch_sm70_tile(const Launch& to, const LinearParams& p);
 std::uint64_t sm70_sums_bytes(int multiprocessors);
 void launch_sm120(const Launch& to, const LinearParams& p);
+void launch_fp4(const Launch& to, const LinearParams& p);
 
 // 16 rows x 64 columns of a weight, a lane's share.
 template <WeightFormat F>
@@ -95,6 +97,35 @@ struct Unit<WeightFormat::nvfp4> {
     } else {
       arranged_fragment<1>(first, second, two, a);
     }
+  }
+};
+
+// The same where codes lie for the FP4 unit (CodeOrder::k64). All lanes take part.
+struct K64Unit {
+  uint4 codes;
+  uint2 scales;  // rows g and g + 8
+  __device__ __forceinline__ void load(const WeightImage& w, std::int64_t unit, int lane) {
+    const auto* codes_at = reinterpret_cast<const uint4*>(w.codes + unit * unit_bytes(WeightFormat::nvfp4));
+    const auto* scales_at = reinterpret_cast<const std::uint32_t*>(w.scales + unit * kUnitScaleBytes) + lane / 4;
+    const uint4 v = __ldg(codes_at + lane);
+    scales = make_uint2(__ldg(scales_at), __ldg(scales_at + 8));
+    const std::uint32_t upper[2] = {across_quad(v.x, lane), across_quad(v.z, lane)};
+    const std::uint32_t lower[2] = {across_quad(v.y, lane), across_quad(v.w, lane)};
+    codes = make_uint4(k16_word(upper[0], lower[0], 0), k16_word(upper[0], lower[0], 1),
+                       k16_word(upper[1], lower[1], 0), k16_word(upper[1], lower[1], 1));
+  }
+  __device__ __forceinline__ void fragment(const WeightImage&, int s, std::uint32_t (&a)[4]) const {
+    const std::uint32_t word = s == 0 ? codes.x : s == 1 ? codes.y : s == 2 ? codes.z : codes.w;
+    nvfp4_fragment(word, (scales.x >> (8 * s) & 0xFFu) | (scales.y >> (8 * s) & 0xFFu) << 8, a);
+  }
+
+ private:
+  // Byte q of lanes 4 g .. 4 g + 3 to lane 4 g + q.
+  __device__ __forceinline__ static std::uint32_t across_quad(std::uint32_t v, int lane) {
+    std::uint32_t other = __shfl_xor_sync(~0u, v, 1);
+    v = __byte_perm(v, other, lane % 2 == 0 ? 0x6240u : 0x3715u);
+    other = __shfl_xor_sync(~0u, v, 2);
+    return __byte_perm(v, other, lane % 4 < 2 ? 0x5410u : 0x3276u);
   }
 };
 
@@ -177,9 +208,9 @@ __device__ __forceinline__ void finish(const LinearParams& p, std::int64_t token
 __device__ __forceinline__ int result_row(int lane, int i) { return lane / 4 + i / 2 * 8; }
 __device__ __forceinline__ int result_col(int lane, int i) { return lane % 4 * 2 + i % 2; }
 
-// Calls f(constant) with the format whose Unit reads the image.
+// Calls f(constant) with the format that the image has codes of.
 template <class F>
-void with_unit(WeightFormat format, F f) {
+void with_format(WeightFormat format, F f) {
   if (format == WeightFormat::nvfp4) {
     f(std::integral_constant<WeightFormat, WeightFormat::nvfp4>());
   } else if (format == WeightFormat::fp8_e4m3) {
@@ -187,6 +218,12 @@ void with_unit(WeightFormat format, F f) {
   } else {
     f(std::integral_constant<WeightFormat, WeightFormat::bf16>());
   }
+}
+// Calls f(std::type_identity) with the unit that reads the image.
+template <class F>
+void with_unit(const WeightImage& w, F f) {
+  if (w.order == CodeOrder::k64) return f(std::type_identity<K64Unit>());
+  with_format(w.format, [&](auto format) { f(std::type_identity<Unit<decltype(format)::value>>()); });
 }
 
 }  // namespace nibble::cuda

@@ -1,16 +1,12 @@
 // linear_sm120.cu: y = x w^T on the block-scaled FP4 unit, weight and activations NVFP4
-//   x codes [T, K / 2], scales [T, K / 16] e4m3; the weight is the image of every path; y [T, N] f32 or bf16
+//   x codes [T, K / 2], scales [T, K / 16] e4m3; the weight is an image for the FP4 unit; y [T, N] f32 or bf16
 //   map   a warp = 16 rows of the weight (a unit's; the instruction's A) by 8 rows of x; block = 4 warps
 //   loop  64 columns an instruction, k ascending, operands straight from memory
 //   sums  a segment in one accumulator, segments in order in the same lane             parity: mirrored
 //   cost  weights are read once for 8 rows: simple and right, not tuned
 //   needs nothing; any arch, by emulation outside 12.0
-//
-// How raw codes and scales come out of the image (device/weight_decode.cuh): of lane 4 g + q the word of
-// k-step s holds columns 16 s + 2 q, + 1 of row g in nibbles 0, 4 and of row g + 8 in nibbles 1, 5, and the
-// columns 8 further on in nibbles 2, 6 and 3, 7. The instruction wants columns 8 p .. 8 p + 7 in one
-// register: half p % 2 of k-step p / 2, so the words of all four lanes q. The eight scale bytes of a g are
-// rows g, g + 8 of k-steps 0, 1, 2, 3. The unit's scales have no sign: bit 7 is cleared.
+// Codes and scales lie in the image as the instruction wants them (CodeOrder::k64). The unit's scales have no sign:
+// bit 7 is cleared.
 #include <cstdint>
 
 #include "backends/cuda/device/mma_fp4.cuh"
@@ -23,29 +19,15 @@ constexpr int kTokens = 8, kThreads = 128;
 static_assert(kThreads / 32 * kUnitRows == kTileRows);
 
 struct WeightOperand {
-  std::uint32_t codes[4], scale;
+  uint4 codes;
+  std::uint32_t scale;
 };
-__device__ __forceinline__ WeightOperand weight_operand(const WeightImage& w, std::int64_t n0,
-                                                        int tile, int lane) {
-  const std::int64_t k_tiles = w.padded_cols / kTileCols, k0 = std::int64_t{tile} * kTileCols;
-  const int g = lane / 4, p = lane % 4;
-  const auto* words = reinterpret_cast<const std::uint32_t*>(
-      w.codes + unit_index(n0, k0, k_tiles) * unit_bytes(WeightFormat::nvfp4));
-  const uint2 v = __ldg(reinterpret_cast<const uint2*>(w.scales + scale_at(n0, k0, k_tiles)) + g);
-  WeightOperand a{};
-#pragma unroll
-  for (int q = 0; q < 4; ++q) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {  // of the group's 64 columns
-      const std::uint32_t word = __ldg(words + (4 * g + q) * 4 + p / 2 + 2 * half) >> (8 * (p % 2));
-#pragma unroll
-      for (int lower = 0; lower < 2; ++lower) {
-        const std::uint32_t even = word >> (4 * lower) & 15u, odd = word >> (16 + 4 * lower) & 15u;
-        a.codes[2 * half + lower] |= (even | odd << 4) << (8 * q);
-      }
-    }
-  }
-  a.scale = __byte_perm(v.x, v.y, p % 2 == 0 ? 0x6420u : 0x7531u) & 0x7F7F7F7Fu;
+__device__ __forceinline__ WeightOperand weight_operand(const WeightImage& w, std::int64_t n0, int tile, int lane) {
+  const std::int64_t unit = unit_index(n0, std::int64_t{tile} * kTileCols, w.padded_cols / kTileCols);
+  WeightOperand a;
+  a.codes = __ldg(reinterpret_cast<const uint4*>(w.codes + unit * unit_bytes(WeightFormat::nvfp4)) + lane);
+  const auto* scales = reinterpret_cast<const std::uint32_t*>(w.scales + unit * kUnitScaleBytes);
+  a.scale = __ldg(scales + lane / 4 + lane % 2 * 8) & 0x7F7F7F7Fu;
   return a;
 }
 
@@ -93,7 +75,8 @@ __global__ __launch_bounds__(kThreads) void sm120_kernel(LinearParams p) {
     for (int tile = begin; tile < end; ++tile) {
       const WeightOperand a = weight_operand(p.weight, n0, tile, lane);
       const InputOperand b = token < rows ? input_operand(p, token, tile, lane) : InputOperand{};
-      mma_m16n8k64_nvfp4<kFp4Path>(sum, a.codes, b.codes, a.scale, b.scale);
+      const std::uint32_t codes[4] = {a.codes.x, a.codes.y, a.codes.z, a.codes.w};
+      mma_m16n8k64_nvfp4<kFp4Path>(sum, codes, b.codes, a.scale, b.scale);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) total[i] = num::add(total[i], sum[i]);

@@ -98,7 +98,7 @@ void launch_sm70(const Launch& to, const LinearParams& p) {
   const std::int64_t rows = to.max_of(p.rows);
   const dim3 grid(static_cast<unsigned>(p.weight.padded_rows / kTileRows),
                   static_cast<unsigned>((rows + kTokens - 1) / kTokens));
-  with_unit(p.weight.format, [&](auto format) {
+  with_format(p.weight.format, [&](auto format) {
     constexpr WeightFormat kFormat = decltype(format)::value;
     sm70_kernel<kFormat><<<grid, kThreads, 0, to.stream>>>(p);
   });

@@ -133,7 +133,7 @@ void launch(const Launch& to, const LinearParams& l) {
   const FewParams p{l, l.segments >= 3 ? 4 : l.segments, y_in_fours(l)};
   const std::int64_t units = (l.weight.rows + kF16UnitRows - 1) / kF16UnitRows, a_block = kWarps / p.along;
   const auto blocks = static_cast<unsigned>((units + a_block - 1) / a_block);
-  with_unit(l.weight.format, [&](auto format) {
+  with_format(l.weight.format, [&](auto format) {
     sm70_few<decltype(format)::value, Groups><<<blocks, kThreads, 0, to.stream>>>(p);
   });
 }

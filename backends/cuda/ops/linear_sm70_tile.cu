@@ -291,7 +291,7 @@ void launch(const Launch& to, const LinearParams& l) {
                      split ? reinterpret_cast<float4*>(to.sums + kSm70Counters) : nullptr, y_in_fours(l)};
   const dim3 grid(static_cast<unsigned>(along), static_cast<unsigned>(across),
                   static_cast<unsigned>(split ? l.segments : 1));
-  with_unit(l.weight.format, [&](auto format) {
+  with_format(l.weight.format, [&](auto format) {
     sm70_tile<decltype(format)::value, Tokens><<<grid, kThreads, 0, to.stream>>>(p);
   });
 }

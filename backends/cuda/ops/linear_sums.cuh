@@ -1,4 +1,4 @@
-// linear_sums.cuh: accumulators of one warpgroup on their way to device memory and back, and to y.
+// linear_sums.cuh: accumulators of one warpgroup on their way to device memory and back, and a warp's to y.
 #pragma once
 
 #include "backends/cuda/device/sm90.cuh"
@@ -73,8 +73,14 @@ __device__ __forceinline__ void add_sums(const float4* from, float (&v)[N], int 
   }
 }
 
+// What y is of a total. Scaled: the activations' static scale comes last, as in finish().
+template <bool Scaled>
+__device__ __forceinline__ float scaled(const LinearParams& l, float total, float alpha) {
+  const float y = num::mul(total, alpha);
+  return Scaled ? num::mul(y, l.static_scale) : y;
+}
 // bf16: an 8 x 8 block turns over, so that a lane holds two neighbours of one token.
-template <int N>
+template <bool Scaled, int N>
 __device__ __forceinline__ void store_pairs(const LinearParams& l, std::int64_t n0, std::int64_t token0, int rows,
                                             int lane, const float (&alpha)[2], const float (&sum)[N]) {
   const int g = lane / 4, q = lane % 4;
@@ -83,8 +89,8 @@ __device__ __forceinline__ void store_pairs(const LinearParams& l, std::int64_t 
     const std::int64_t token = token0 + j * 8 + g;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const std::uint32_t low = num::float_to_bf16(num::mul(sum[j * 4 + 2 * h], alpha[h]));
-      const std::uint32_t high = num::float_to_bf16(num::mul(sum[j * 4 + 2 * h + 1], alpha[h]));
+      const std::uint32_t low = num::float_to_bf16(scaled<Scaled>(l, sum[j * 4 + 2 * h], alpha[h]));
+      const std::uint32_t high = num::float_to_bf16(scaled<Scaled>(l, sum[j * 4 + 2 * h + 1], alpha[h]));
       std::uint32_t pair;
       asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(pair) : "r"(low | high << 16));
       const std::int64_t n = n0 + 2 * q + h * 8;
@@ -99,13 +105,13 @@ __device__ __forceinline__ void store_pairs(const LinearParams& l, std::int64_t 
   }
 }
 // Totals of a warp's 16 weight rows from n0: columns 8 j + 2 p and + 1 of rows g (i = 0, 1) and g + 8 (2, 3).
-template <int N>
+template <bool Scaled = false, int N>
 __device__ __forceinline__ void store_tile(const LinearParams& l, std::int64_t n0, std::int64_t token0, int rows,
                                            int lane, const float (&sum)[N]) {
   const int g = lane / 4, q = lane % 4;
   const float alpha[2] = {l.weight.alpha[n0 + g], l.weight.alpha[n0 + g + 8]};
   if (l.y_bf16 && l.y_stride % 2 == 0 && reinterpret_cast<std::uintptr_t>(l.y) % 4 == 0) {
-    return store_pairs(l, n0, token0, rows, lane, alpha, sum);
+    return store_pairs<Scaled>(l, n0, token0, rows, lane, alpha, sum);
   }
 #pragma unroll
   for (int j = 0; j < N / 4; ++j) {
@@ -113,7 +119,7 @@ __device__ __forceinline__ void store_tile(const LinearParams& l, std::int64_t n
     for (int i = 0; i < 4; ++i) {
       const std::int64_t token = token0 + j * 8 + q * 2 + i % 2, n = n0 + g + i / 2 * 8;
       if (token >= rows || n >= l.weight.rows) continue;
-      const float y = num::mul(sum[j * 4 + i], alpha[i / 2]);
+      const float y = scaled<Scaled>(l, sum[j * 4 + i], alpha[i / 2]);
       if (l.y_bf16) {
         put(reinterpret_cast<Bf16*>(l.y) + token * l.y_stride + n, y);
       } else {

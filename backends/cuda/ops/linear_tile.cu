@@ -15,7 +15,7 @@ constexpr int kThreads = 128;
 constexpr int kPitch = kTileCols + 8;  // bf16: rows 4 banks apart, so that fragment loads do not collide
 static_assert(kPitch * 2 % 16 == 0, "rows of x are written 16 bytes at a time");
 
-template <WeightFormat F, int Tokens>
+template <class U, int Tokens>
 __global__ __launch_bounds__(kThreads) void tile_kernel(LinearParams p) {
   static_assert(Tokens % 16 == 0);
   constexpr int kColumns = Tokens / 8;                       // n8 tiles
@@ -48,7 +48,7 @@ __global__ __launch_bounds__(kThreads) void tile_kernel(LinearParams p) {
   const std::int64_t unit0 = static_cast<std::int64_t>(blockIdx.x) * p.k_tiles * 4 + warp;
 
   float sum[kColumns][4] = {}, total[kColumns][4] = {};
-  Unit<F> unit;
+  U unit;
   unit.load(p.weight, unit0, lane);
   fetch(0);
   keep(0);
@@ -56,7 +56,7 @@ __global__ __launch_bounds__(kThreads) void tile_kernel(LinearParams p) {
   int segment = 0, left = p.segment_tiles;
   for (int tile = 0; tile < p.k_tiles; ++tile) {
     const bool more = tile + 1 < p.k_tiles;
-    Unit<F> next = unit;
+    U next = unit;
     if (more) {
       next.load(p.weight, unit0 + static_cast<std::int64_t>(tile + 1) * 4, lane);
       fetch(tile + 1);
@@ -102,23 +102,23 @@ __global__ __launch_bounds__(kThreads) void tile_kernel(LinearParams p) {
   }
 }
 
-template <WeightFormat F, int Tokens>
+template <class U, int Tokens>
 void launch(const Launch& to, const LinearParams& p) {
   const std::int64_t rows = to.max_of(p.rows);
   const dim3 grid(static_cast<unsigned>(p.weight.padded_rows / kTileRows),
                   static_cast<unsigned>((rows + Tokens - 1) / Tokens));
-  tile_kernel<F, Tokens><<<grid, kThreads, 0, to.stream>>>(p);
+  tile_kernel<U, Tokens><<<grid, kThreads, 0, to.stream>>>(p);
 }
 
 }  // namespace
 
 void launch_tile(const Launch& to, const LinearParams& p) {
-  with_unit(p.weight.format, [&](auto format) {
-    constexpr WeightFormat kFormat = decltype(format)::value;
+  with_unit(p.weight, [&](auto unit) {
+    using U = typename decltype(unit)::type;
     const std::int64_t rows = to.max_of(p.rows);
-    if (rows <= 16) return launch<kFormat, 16>(to, p);
-    if (rows <= 32) return launch<kFormat, 32>(to, p);
-    launch<kFormat, 64>(to, p);
+    if (rows <= 16) return launch<U, 16>(to, p);
+    if (rows <= 32) return launch<U, 32>(to, p);
+    launch<U, 64>(to, p);
   });
 }
 

@@ -4,46 +4,15 @@
 #include <algorithm>
 
 #include "backends/cuda/check.h"
-#include "nibble/error.h"
+#include "backends/cuda/tensor_map.h"
 
 namespace nibble::cuda {
 namespace {
 
-using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
-                                 const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-EncodeTiled encode_tiled() {
-  static const EncodeTiled function = [] {
-    void* at = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-#if CUDART_VERSION >= 12050
-    const cudaError_t e =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &at, 12000, cudaEnableDefault, &found);
-#else
-    const cudaError_t e = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &at, cudaEnableDefault, &found);
-#endif
-    return e == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeTiled>(at) : nullptr;
-  }();
-  return function;
-}
-
 // Boxes of 64 columns and `tokens` rows of x [rows, cols].
 CUtensorMap map_of(const LinearParams& p, std::int64_t rows, int tokens) {
-  const cuuint64_t size[2] = {static_cast<cuuint64_t>(p.weight.cols), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t stride[1] = {static_cast<cuuint64_t>(p.x_stride) * 2};
-  const cuuint32_t box[2] = {kTileCols, static_cast<cuuint32_t>(tokens)}, step[2] = {1, 1};
-  CUtensorMap map{};
-  const EncodeTiled encode = encode_tiled();
-  const CUresult r = encode == nullptr
-                         ? CUDA_ERROR_NOT_FOUND
-                         : encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<std::byte*>(p.x), size, stride,
-                                  box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (r != CUDA_SUCCESS) {
-    throw Error(ErrorCode::internal, "[cuda] linear: the driver made no tensor map, error " + std::to_string(r));
-  }
-  return map;
+  return tensor_map({CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, p.x, p.weight.cols, rows, p.x_stride * 2, kTileCols, tokens,
+                     CU_TENSOR_MAP_SWIZZLE_128B});
 }
 
 struct Choice {
@@ -81,8 +50,6 @@ Choice choose(const LinearParams& p, std::int64_t rows, int multiprocessors) {
 }
 
 }  // namespace
-
-bool wgmma_has_maps() { return encode_tiled() != nullptr; }
 
 std::uint64_t wgmma_sums_bytes(int multiprocessors) {
   return kFlagBytes + static_cast<std::uint64_t>(multiprocessors) * kSumsPerProcessor;
