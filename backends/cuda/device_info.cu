@@ -10,24 +10,32 @@ std::string version_text(int v) { return std::to_string(v / 1000) + "." + std::t
 
 }  // namespace
 
-std::string refusal() {
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  cudaGetLastError();
+std::string refusal_of(cudaError_t status, int driver, int cards) {
   if (status == cudaErrorInsufficientDriver) {
-    int driver = 0;
-    cudaDriverGetVersion(&driver);
     if (driver == 0) return "no NVIDIA driver is installed";
     return "the NVIDIA driver supports CUDA " + version_text(driver) + ", this build needs " +
            version_text(CUDART_VERSION) + ": update the driver";
   }
-  if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0)) {
+  if (status == cudaErrorNoDevice || (status == cudaSuccess && cards == 0)) {
     return "the NVIDIA driver finds no card";
   }
   if (status != cudaSuccess) {
     return std::string("the NVIDIA driver cannot be used: ") + cudaGetErrorString(status);
   }
   return {};
+}
+
+std::string refusal() {
+  int cards = 0, driver = 0;
+  const cudaError_t status = cudaGetDeviceCount(&cards);
+  cudaGetLastError();
+  cudaDriverGetVersion(&driver);
+  return refusal_of(status, driver, cards);
+}
+
+std::string no_code(const std::string& card, int major, int minor, cudaError_t status) {
+  return "[cuda] " + card + " has compute capability " + std::to_string(major) + "." + std::to_string(minor) +
+         ", for which this build holds no code: " + cudaGetErrorString(status);
 }
 
 CardInfo use_card(int index) {
@@ -45,10 +53,7 @@ CardInfo use_card(int index) {
   const cudaError_t status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(probe));
   if (status != cudaSuccess) {
     cudaGetLastError();
-    throw Error(ErrorCode::no_device,
-                std::string("[cuda] ") + properties.name + " has compute capability " +
-                    std::to_string(properties.major) + "." + std::to_string(properties.minor) +
-                    ", for which this build holds no code: " + cudaGetErrorString(status));
+    throw Error(ErrorCode::no_device, no_code(properties.name, properties.major, properties.minor, status));
   }
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "asking for free memory");

@@ -5,6 +5,7 @@
 #include "backends/cuda/device/e2m1.cuh"
 #include "backends/cuda/device/mma_f16.cuh"
 #include "tests/cuda/device_buffer.h"
+#include "tests/cuda/fused_golden.h"
 #include "tests/cuda/reference.h"
 #include "tests/support/buffers.h"
 
@@ -130,6 +131,35 @@ TEST(MmaM8n8k4, EqualsTheText) {
   EXPECT_EQ(out.damage(), "");
   const std::vector<Results4> d = out.download();
   expect_text4(operands, [&](std::size_t i, int q, int row, int col) { return d[i].d[q][row][col]; });
+}
+
+TEST(MmaM8n8k4, EqualsBigIntegers) {
+  NIBBLE_NEEDS_DEVICE();
+  const FusedGolden g("f16_4_23");
+  std::vector<Operands4> operands(static_cast<std::size_t>(g.blocks()));  // a quarter of a block a quad-pair
+  for (int block = 0; block < g.blocks(); ++block) {
+    Operands4& o = operands[static_cast<std::size_t>(block)];
+    for (int q = 0; q < 4; ++q) {
+      for (int i = 0; i < 8; ++i) {
+        std::memcpy(o.a[q][i], g.row(g.a, block, q / 2 * 8 + i), sizeof o.a[q][i]);
+        std::memcpy(o.b[q][i], g.row(g.b, block, q % 2 * 8 + i), sizeof o.b[q][i]);
+        for (int j = 0; j < 8; ++j) o.c[q][i][j] = g.addend(block, q / 2 * 8 + i, q % 2 * 8 + j);
+      }
+    }
+  }
+  DeviceArray<Operands4> in(operands);
+  DeviceArray<Results4> out(operands.size());
+  m8n8k4_kernel<<<static_cast<unsigned>(operands.size()), 32>>>(in.data(), out.data());
+  finish_device();
+  EXPECT_EQ(out.damage(), "");
+  const std::vector<Results4> d = out.download();
+  std::size_t wrong = 0;
+  for (int i = 0; i < g.blocks() * 256; ++i) {
+    const int block = i / 256, q = i / 64 % 4, row = i / 8 % 8, col = i % 8;
+    wrong += !same_bits(d[static_cast<std::size_t>(block)].d[q][row][col],
+                        g.wanted(block, q / 2 * 8 + row, q % 2 * 8 + col));
+  }
+  EXPECT_EQ(wrong, 0u) << "of " << g.result.size();
 }
 
 // One m16n8k64 of a warp: codes packed two a byte, low = even k.
@@ -259,6 +289,38 @@ TEST(MmaM16n8k64, EqualsTheText) {
   check_m16n8k64<MmaPath::emulated, 0, 2>(600);
   check_m16n8k64<MmaPath::emulated, 1, 3>(600);
   check_m16n8k64<MmaPath::emulated, 0, 1>(600);
+}
+
+TEST(MmaM16n8k64, EqualsBigIntegers) {
+  NIBBLE_NEEDS_DEVICE();
+  const FusedGolden g("mxf4nvf4_64_35");
+  std::vector<Operands64> operands(static_cast<std::size_t>(2 * g.blocks()));
+  for (int block = 0; block < g.blocks(); ++block) {
+    for (int half = 0; half < 2; ++half) {
+      Operands64& o = operands[static_cast<std::size_t>(2 * block + half)];
+      for (int i = 0; i < 16; ++i) {
+        std::memcpy(o.a[i], g.row(g.a, block, i), sizeof o.a[i]);
+        std::memcpy(o.scales_a[i], g.row(g.a_scales, block, i), sizeof o.scales_a[i]);
+        for (int j = 0; j < 8; ++j) o.c[i][j] = g.addend(block, i, 8 * half + j);
+      }
+      for (int j = 0; j < 8; ++j) {
+        std::memcpy(o.b[j], g.row(g.b, block, 8 * half + j), sizeof o.b[j]);
+        std::memcpy(o.scales_b[j], g.row(g.b_scales, block, 8 * half + j), sizeof o.scales_b[j]);
+      }
+    }
+  }
+  DeviceArray<Operands64> in(operands);
+  DeviceArray<Results64> out(operands.size());
+  m16n8k64_kernel<cuda::kFp4Path, 0, 0><<<static_cast<unsigned>(operands.size()), 32>>>(in.data(), out.data());
+  finish_device();
+  EXPECT_EQ(out.damage(), "");
+  const std::vector<Results64> d = out.download();
+  std::size_t wrong = 0;
+  for (int i = 0; i < g.blocks() * 256; ++i) {
+    const int block = i / 256, row = i / 16 % 16, col = i % 16;
+    wrong += !same_bits(d[static_cast<std::size_t>(2 * block + col / 8)].d[row][col % 8], g.wanted(block, row, col));
+  }
+  EXPECT_EQ(wrong, 0u) << "of " << g.result.size();
 }
 
 TEST(MmaM16n8k64, NativeEqualsTheText) {

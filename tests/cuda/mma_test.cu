@@ -4,6 +4,7 @@
 
 #include "backends/cuda/device/mma.cuh"
 #include "tests/cuda/device_buffer.h"
+#include "tests/cuda/fused_golden.h"
 #include "tests/cuda/reference.h"
 #include "tests/support/buffers.h"
 
@@ -187,6 +188,31 @@ TEST(Mma, NativeEqualsEmulation) {
   expect_results(operands, "native and emulated", [&](std::size_t i, int row, int col) {
     return std::pair(native[i].d[row][col], emulated[i].d[row][col]);
   });
+}
+
+// Two instructions a block of the file.
+template <MmaPath Path>
+void expect_golden() {
+  const FusedGolden g("bf16_16_25");
+  std::vector<Operands> operands(static_cast<std::size_t>(2 * g.blocks()));
+  for (int block = 0; block < g.blocks(); ++block) {
+    for (int half = 0; half < 2; ++half) {
+      Operands& o = operands[static_cast<std::size_t>(2 * block + half)];
+      for (int i = 0; i < 16; ++i) std::memcpy(o.a[i], g.row(g.a, block, i), sizeof o.a[i]);
+      for (int j = 0; j < 8; ++j) std::memcpy(o.b[j], g.row(g.b, block, 8 * half + j), sizeof o.b[j]);
+      for (int i = 0; i < 128; ++i) o.c[i / 8][i % 8] = g.addend(block, i / 8, 8 * half + i % 8);
+    }
+  }
+  const std::vector<Results> found = run_mma<Path>(operands);
+  expect_results(operands, "big integers", [&](std::size_t i, int row, int col) {
+    return std::pair(found[i].d[row][col], g.wanted(static_cast<int>(i / 2), row, static_cast<int>(i % 2) * 8 + col));
+  });
+}
+
+TEST(Mma, EqualsBigIntegers) {
+  NIBBLE_NEEDS_DEVICE();
+  expect_golden<MmaPath::emulated>();
+  expect_golden<cuda::kMmaPath>();
 }
 
 }  // namespace

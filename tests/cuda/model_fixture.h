@@ -4,18 +4,17 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "nibble/nibble.hpp"
+#include "tests/support/golden.h"
 
 namespace nibble {
 
 inline std::filesystem::path checkpoint() {
-  const char* const data = std::getenv("NIBBLE_TEST_DATA");  // where the build's own folder is not
-  return std::filesystem::path(data != nullptr ? data : NIBBLE_TEST_DATA) / "model/hf-nvfp4-ct";
+  return test::data_folder() / "model/hf-nvfp4-ct";
 }
 
 inline std::string no_card() {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/cuda/device_buffer.h"
+#include "tests/cuda/fused_golden.h"
 #include "tests/cuda/probe.h"
 
 namespace nibble::test {
@@ -176,6 +177,46 @@ TEST_F(Sm90Probe, MmaTf32) {
   compare(name + " as two groups of 4", p, device, with(tf32_model<4, 25>, 0), false);
   compare(name + " as F = 24", p, device, with(tf32_model<8, 24>, 0), false);
   compare(name + " as operands rounded", p, device, with(tf32_model<8, 25>, 0x1000u), false);
+}
+
+// A block of the file is 16 rows and 16 columns of a product, or 8 and 8 of two; the rest of a tile is zero.
+template <Format F, int N, bool SharedA>
+void expect_golden(const FusedGolden& g) {
+  constexpr int kColumns = N < 16 ? N : 16, kParts = 16 / kColumns;
+  Problem p(F, 64, N, 1, g.blocks() * kParts, {Sort::normal});
+  std::fill(p.a.begin(), p.a.end(), std::uint8_t{0});
+  std::fill(p.b.begin(), p.b.end(), std::uint8_t{0});
+  std::fill(p.c.begin(), p.c.end(), 0.0f);
+  for (int at = 0; at < p.blocks; ++at) {
+    const int block = at / kParts, first = at % kParts * kColumns;
+    const auto tile = static_cast<std::size_t>(at);
+    for (int i = 0; i < 16; ++i) {
+      std::memcpy(&p.a[(tile * 64 + static_cast<std::size_t>(i)) * kStepBytes], g.row(g.a, block, i), kStepBytes);
+    }
+    for (int j = 0; j < kColumns; ++j) {
+      std::memcpy(&p.b[(tile * N + static_cast<std::size_t>(j)) * kStepBytes], g.row(g.b, block, first + j), kStepBytes);
+      for (int i = 0; i < 16; ++i) {
+        p.c[(tile * 64 + static_cast<std::size_t>(i)) * N + static_cast<std::size_t>(j)] = g.addend(block, i, first + j);
+      }
+    }
+  }
+  const std::vector<float> d = run_wgmma<F, N, 1, SharedA>(p, true);
+  std::size_t wrong = 0;
+  for (int i = 0; i < g.blocks() * 256; ++i) {
+    const int block = i / 256, row = i / 16 % 16, col = i % 16;
+    const auto tile = static_cast<std::size_t>(block * kParts + col / kColumns);
+    wrong += !same_bits(d[(tile * 64 + static_cast<std::size_t>(row)) * N + static_cast<std::size_t>(col % kColumns)],
+                        g.wanted(block, row, col));
+  }
+  EXPECT_EQ(wrong, 0u) << "of " << g.result.size();
+}
+
+TEST_F(Sm90Probe, WgmmaEqualsBigIntegers) {
+  const FusedGolden bf16("bf16_16_25"), e4m3("e4m3_32_13");
+  expect_golden<Format::bf16, 64, false>(bf16);
+  expect_golden<Format::bf16, 256, true>(bf16);
+  expect_golden<Format::e4m3, 8, false>(e4m3);
+  expect_golden<Format::e4m3, 8, true>(e4m3);
 }
 
 TEST_F(Sm90Probe, ProductsAboveFloatCancel) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +15,12 @@
 #include "core/base/json.h"
 
 namespace nibble::test {
+
+// The tests' data; NIBBLE_TEST_DATA in the environment where the build's own folder is not.
+inline std::filesystem::path data_folder() {
+  const char* const data = std::getenv("NIBBLE_TEST_DATA");
+  return data != nullptr ? data : NIBBLE_TEST_DATA;
+}
 
 class Golden {
  public:
