@@ -29,6 +29,7 @@ Json::Object fields(const LinearBench& bench, const LinearBenchRow& r) {
           {"k", r.shape.k},
           {"rows", r.rows},
           {"kernel", r.kernel},
+          {"tile", r.tile},
           {"cold", r.cold},
           {"weight_bytes", r.weight_bytes},
           {"bytes", r.bytes},
@@ -81,7 +82,7 @@ std::string ops_markdown(const LinearBench& bench, bool explain) {
                fmt::format("{:.2f} ± {:.2f}", r.ours.median * 1e6, r.ours.spread * 1e6),
                fmt::format("{:.2f}", tera(r)), fmt::format("{:.1f}", giga_bytes(r)),
                fmt::format("{:.1f} %", 100 * bench.roof_seconds(r) / r.ours.median), r.cold ? "cold" : "as is",
-               r.kernel,
+               r.tile.empty() ? r.kernel : r.tile,
                peer ? fmt::format("{:.2f} ± {:.2f}", r.peer.median * 1e6, r.peer.spread * 1e6) : "-",
                peer ? fmt::format("{:.3f}", r.peer.median / r.ours.median) : "-"});
   }

@@ -86,6 +86,7 @@ class BenchOps final : public Command {
     add_list(app(), "-t,--tokens", rows_, "T: rows of x");
     add_int(app(), "-r,--repetitions", how_.repetitions, 1, 10000, "measured batches of each row");
     add_choice(app(), "--peer", peer_, {"cublas", "none"}, "what to compare with");
+    app().add_flag("--tiles", how_.tiles, "a row for each tile of the kernel too, not only the one it chooses");
     app().add_flag("--explain", explain_, "every kernel that was looked at and why it served or not");
     add_choice(app(), "-o,--output", output_, {"md", "json", "csv"}, "format of the result");
     messages_.add(app());

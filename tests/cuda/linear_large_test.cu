@@ -54,6 +54,11 @@ TEST(LinearLarge, TunedEqualsPlain) {
       const LinearInput some = rows_of(x, 0, (l.t + 2) / 3);
       expect_same({plain.begin(), plain.begin() + some.rows * l.n}, run(some, most, Kernels::tuned), "some rows");
     }
+    for (int tile = 0; tile < cuda::linear_tile_count(); ++tile) {
+      const std::vector<float> of_tile =
+          run_linear(s.bf16_output, packed.image, {}, x, l.t, gap, kPath, Kernels::tuned, tile);
+      if (!of_tile.empty()) expect_same(plain, of_tile, ("tile " + std::to_string(tile)).c_str());
+    }
     if (HasFatalFailure()) return;
   }
 }

@@ -97,11 +97,12 @@ inline std::int64_t gap_of(std::int64_t width, std::int64_t gap) {
   return gap >= 0 ? gap : (16 - width % 16) % 16 + 16 * (kAligned - gap);
 }
 
-// [T, N] widened. The class has `most` rows; those past the input's are NaN and must stay untouched.
+// [T, N] widened. The class has `most` rows; those past the input's are NaN and must stay untouched. Empty where the
+// tile (of linear_tiles()) does not serve.
 template <class Y>
 std::vector<float> run_linear(const cuda::WeightImage& image, const ActivationFormat& format,
                               const LinearInput& x, std::int64_t most, std::int64_t gap,
-                              cuda::ArchPath path, Kernels kernels = Kernels::tuned) {
+                              cuda::ArchPath path, Kernels kernels = Kernels::tuned, int tile = -1) {
   const std::int64_t k = image.cols, n = image.rows, across = (k + 127) / 128;
   const StepOnDevice step(plain_batch(std::vector<std::int32_t>(static_cast<std::size_t>(x.rows))));
   cuda::Launch to;
@@ -148,6 +149,12 @@ std::vector<float> run_linear(const cuda::WeightImage& image, const ActivationFo
     const bool tiled = std::string(cuda::linear_kernel(to, args)).rfind("mma.m16n8k64 nvfp4, tiled", 0) == 0;
     EXPECT_EQ(tiled, args.x.stride % 16 == 0 && args.x_scales.stride % 16 == 0) << cuda::linear_kernel(to, args);
   }
+  args.tile = tile;
+  if (tile >= 0) {
+    const std::vector<cuda::LinearTile> tiles = cuda::linear_tiles(to, args);
+    const auto at = static_cast<std::size_t>(tile);
+    if (at >= tiles.size() || !tiles[at].refusal.empty()) return {};
+  }
   cuda::linear(to, args);
   finish_device();
   EXPECT_EQ(y.damage(), "");
@@ -170,9 +177,9 @@ std::vector<float> run_linear(const cuda::WeightImage& image, const ActivationFo
 
 inline std::vector<float> run_linear(bool bf16, const cuda::WeightImage& image, const ActivationFormat& f,
                               const LinearInput& x, std::int64_t most, std::int64_t gap,
-                              cuda::ArchPath path, Kernels kernels = Kernels::tuned) {
-  return bf16 ? run_linear<std::uint16_t>(image, f, x, most, gap, path, kernels)
-              : run_linear<float>(image, f, x, most, gap, path, kernels);
+                              cuda::ArchPath path, Kernels kernels = Kernels::tuned, int tile = -1) {
+  return bf16 ? run_linear<std::uint16_t>(image, f, x, most, gap, path, kernels, tile)
+              : run_linear<float>(image, f, x, most, gap, path, kernels, tile);
 }
 
 // All of them in small cases, else the edges of tiles and some between.
@@ -245,6 +252,14 @@ inline void check_case(const Combination& c, Case s, std::size_t index, cuda::Ar
     for (const std::int64_t most : {s.t, s.t + 40, 4 * s.t}) {
       expect_same(y, run_linear(s.bf16_output, packed.image, format, x, most, aligned, path, Kernels::two_blocks),
                   "two blocks");
+    }
+    if (index % 3 == 0) {
+      for (int tile = 0; tile < cuda::linear_tile_count(); ++tile) {
+        const std::vector<float> of_tile =
+            run_linear(s.bf16_output, packed.image, format, x, s.t, aligned, path, Kernels::two_blocks, tile);
+        if (of_tile.empty()) continue;
+        expect_same(y, of_tile, ("tile " + std::to_string(tile)).c_str());
+      }
     }
   }
   if (path == cuda::ArchPath::sm120 && format.kind == Kind::nvfp4_static) {

@@ -69,6 +69,39 @@ TEST(Linear, NamesItsKernel) {
   }
 }
 
+// Those of sm_90's kernels by name: tests above run each where it serves.
+TEST(Linear, TilesSayWhyTheyDoNotServe) {
+  NIBBLE_NEEDS_DEVICE();
+  cuda::Launch to;
+  to.max_rows = 40;
+  to.multiprocessors = multiprocessors();
+  to.sums = linear_sums();
+  cuda::LinearArgs args;
+  args.weight.plain = true;
+  args.weight.format = WeightFormat::bf16;
+  args.weight.rows = args.weight.padded_rows = 5120;
+  args.weight.cols = args.weight.padded_cols = 17408;
+  const std::vector<cuda::LinearTile> tiles = cuda::linear_tiles(to, args);
+  if (std::string(cuda::linear_kernel(to, args)) != "wgmma.m64k16") {
+    EXPECT_TRUE(tiles.empty());
+    return;
+  }
+  ASSERT_EQ(tiles.size(), static_cast<std::size_t>(cuda::linear_tile_count()));
+  const auto refusal = [&](const char* name) {
+    for (const cuda::LinearTile& t : tiles) {
+      if (t.name == name) return t.refusal;
+    }
+    return std::string("no such tile");
+  };
+  EXPECT_EQ(refusal("128x16"), "the class has more rows");
+  EXPECT_EQ(refusal("256x64, two producers"), "for nvfp4 alone");
+  EXPECT_EQ(refusal("128x64"), "");
+  EXPECT_EQ(refusal("128x256, totals in memory"), "");
+  const auto choices = cuda::linear_choices(to, args);
+  EXPECT_EQ(std::string(choices.at(choices.size() - 2).second).rfind("served, tile 128x64, 160 units of one segment", 0), 0u)
+      << choices.at(choices.size() - 2).second;
+}
+
 TEST(Linear, AnEmptyStepWritesNothing) {
   NIBBLE_NEEDS_DEVICE();
   const Combination c{WeightFormat::bf16, ScaleLayout::none, Kind::none};

@@ -246,12 +246,22 @@ class Runner {
       row.weight_bytes = image_bytes(w);
       row.bytes = row.weight_bytes + static_cast<std::uint64_t>(t * (2 * s.k + (f16 ? 4 : 2) * s.n));
       row.cold = cold(copies, bytes, t);
-      row.ours = timer_.measure(used(copies, t), [&](int copy) {
-        LinearArgs of_copy = args;
-        of_copy.weight = moved(image, static_cast<std::uint64_t>(copy) * bytes);
-        linear(to, of_copy);
-      });
-      result_.rows.push_back(std::move(row));
+      const auto measure = [&](int tile) {
+        row.ours = timer_.measure(used(copies, t), [&](int copy) {
+          LinearArgs of_copy = args;
+          of_copy.weight = moved(image, static_cast<std::uint64_t>(copy) * bytes);
+          of_copy.tile = tile;
+          linear(to, of_copy);
+        });
+        result_.rows.push_back(row);
+      };
+      measure(-1);
+      const std::vector<LinearTile> tiles = how_.tiles ? linear_tiles(to, args) : std::vector<LinearTile>{};
+      for (std::size_t i = 0; i < tiles.size(); ++i) {
+        if (!tiles[i].refusal.empty()) continue;
+        row.tile = tiles[i].name;
+        measure(static_cast<int>(i));
+      }
     }
   }
 

@@ -157,11 +157,7 @@ bool aligned_for(const LinearArgs& a) {
   return address % static_cast<std::uintptr_t>(8 * element) == 0 && a.x.stride % 8 == 0;
 }
 
-}  // namespace
-
-void linear(const Launch& to, const LinearArgs& a) {
-  const LinearKernel& kernel = kernel_for(to, a);
-  if (to.max_of(a.y.rows) <= 0) return;
+LinearParams params_of(const Launch& to, const LinearArgs& a) {
   const bool quantised = a.format.kind != ActivationKind::none;
   const bool blocks =
       a.weight.block != nullptr || a.format.kind == ActivationKind::fp8_token_group128;
@@ -186,7 +182,16 @@ void linear(const Launch& to, const LinearArgs& a) {
   p.k_tiles = static_cast<int>(a.weight.padded_cols / kTileCols);
   p.segment_tiles = segments.length / kTileCols;
   p.segments = segments.count;
-  kernel.launch(to, p);
+  p.tile = a.tile;
+  return p;
+}
+
+}  // namespace
+
+void linear(const Launch& to, const LinearArgs& a) {
+  const LinearKernel& kernel = kernel_for(to, a);
+  if (to.max_of(a.y.rows) <= 0) return;
+  kernel.launch(to, params_of(to, a));
 }
 
 std::uint64_t linear_sums_bytes(ArchPath path, int multiprocessors) {
@@ -203,12 +208,18 @@ std::vector<std::pair<std::string, std::string>> linear_choices(const Launch& to
   std::vector<std::pair<std::string, std::string>> all;
   bool served = false;
   for (const LinearKernel& k : kKernels) {
-    const char* why = k.refusal(to, a);
-    if (why == nullptr) why = served ? "one before it serves" : "served";
-    served = served || k.refusal(to, a) == nullptr;
-    all.emplace_back(k.native() ? k.name : k.emulated, why);
+    const char* const why = k.refusal(to, a);
+    std::string verdict = why != nullptr ? why : served ? "one before it serves" : "served";
+    if (why == nullptr && !served && k.launch == launch_wgmma) verdict += ", " + wgmma_choice(to, params_of(to, a));
+    served = served || why == nullptr;
+    all.emplace_back(k.native() ? k.name : k.emulated, std::move(verdict));
   }
   return all;
+}
+
+std::vector<LinearTile> linear_tiles(const Launch& to, const LinearArgs& a) {
+  if (kernel_for(to, a).launch != launch_wgmma) return {};
+  return wgmma_tiles(to, params_of(to, a));
 }
 
 }  // namespace nibble::cuda

@@ -19,13 +19,21 @@ struct LinearArgs {
   WeightImage weight;
   View y;  // [T, N] f32 or bf16
   ArchPath path = ArchPath::sm90;
+  int tile = -1;  // of linear_tiles(): for benches and tests; -1: as the class's rows ask
 };
 // Throws Error(internal) with each kernel's reason where none serves.
 void linear(const Launch& to, const LinearArgs& args);
 // Which kernel serves: "wgmma.m64k16", "mma.m8n8k4, emulated"; for StepStats.
 const char* linear_kernel(const Launch& to, const LinearArgs& args);
-// Every kernel in the order of the table with "served" or why not.
+// Every kernel in the order of the table with "served" (and the tile) or why not.
 std::vector<std::pair<std::string, std::string>> linear_choices(const Launch& to, const LinearArgs& args);
+// Tiles of the kernel that serves, which give the same bits; empty where it has one only.
+struct LinearTile {
+  std::string name;     // "128x256": rows of the weight by rows of x, and how
+  std::string refusal;  // why it cannot serve here; empty: it can
+};
+int linear_tile_count();
+std::vector<LinearTile> linear_tiles(const Launch& to, const LinearArgs& args);
 // What Launch::sums holds on the current card, which has that many; 0: no kernel there uses it.
 std::uint64_t linear_sums_bytes(ArchPath path, int multiprocessors);
 

@@ -11,20 +11,20 @@
 
 namespace nibble::cuda {
 
-template <int SlotBytes>
+template <int SlotBytes, int Groups>
 class LeftSums {
-  static constexpr std::size_t kGroupFloat4 = SlotBytes / kGroups / 16;
+  static constexpr std::size_t kGroupFloat4 = SlotBytes / Groups / 16;
 
  public:
   // team: of 128 threads, with a named barrier (team + 1), a word at `arrived` in shared memory, and a row tile (group
-  // team % kGroups).
+  // team % Groups).
   __device__ __forceinline__ LeftSums(const WgmmaParams& p, int team, int thread, unsigned* arrived)
       : p_(p), team_(team), thread_(thread), arrived_(arrived) {}
 
   __device__ __forceinline__ float4* slot(int area, int block) const {
     return reinterpret_cast<float4*>(p_.sums + kFlagBytes +
                                      static_cast<std::size_t>(area) * p_.multiprocessors * kAreaPerProcessor) +
-           (static_cast<std::size_t>(block) * kGroups + static_cast<std::size_t>(team_ % kGroups)) * kGroupFloat4;
+           (static_cast<std::size_t>(block) * Groups + static_cast<std::size_t>(team_ % Groups)) * kGroupFloat4;
   }
 
   // Takes what the block before left; waits for it.
@@ -59,8 +59,8 @@ class LeftSums {
   // Leaves a segment's sum; true for the block that came last, which has the total in `sum` then.
   template <int N>
   __device__ __forceinline__ bool combine(int tile, int segment, int segments, float (&sum)[N]) const {
-    float4* const sums = slot(1, 0) - static_cast<std::size_t>(team_ % kGroups) * kGroupFloat4 +
-                         (static_cast<std::size_t>(tile) * kGroups + static_cast<std::size_t>(team_ % kGroups)) *
+    float4* const sums = slot(1, 0) - static_cast<std::size_t>(team_ % Groups) * kGroupFloat4 +
+                         (static_cast<std::size_t>(tile) * Groups + static_cast<std::size_t>(team_ % Groups)) *
                              static_cast<std::size_t>(segments) * kGroupFloat4;
     store_sums(sums + static_cast<std::size_t>(segment) * kGroupFloat4, sum, thread_);
     threads_sync(team_ + 1);
@@ -82,7 +82,7 @@ class LeftSums {
 
  private:
   __device__ __forceinline__ unsigned* flag(int of) const {
-    return reinterpret_cast<unsigned*>(p_.sums) + of * kGroups + team_ % kGroups;
+    return reinterpret_cast<unsigned*>(p_.sums) + of * Groups + team_ % Groups;
   }
 
   const WgmmaParams& p_;

@@ -2,7 +2,9 @@
 // bf16 whatever their format, how a segment enters the total and how a total leaves.
 #pragma once
 
+#include <string>
 #include <type_traits>
+#include <vector>
 
 #include "backends/cuda/device/mma.cuh"
 #include "backends/cuda/device/rows.cuh"
@@ -29,11 +31,15 @@ struct LinearParams {
   std::int64_t y_stride;
   bool y_bf16;
   int k_tiles, segment_tiles, segments;
+  int tile;  // LinearArgs::tile
 };
 
 void launch_few(const Launch& to, const LinearParams& p);
 void launch_tile(const Launch& to, const LinearParams& p);
 void launch_wgmma(const Launch& to, const LinearParams& p);
+struct LinearTile;
+std::vector<LinearTile> wgmma_tiles(const Launch& to, const LinearParams& p);
+std::string wgmma_choice(const Launch& to, const LinearParams& p);  // "tile 128x8, 160 units of one segment"
 std::uint64_t wgmma_sums_bytes(int multiprocessors);
 void launch_sm70(const Launch& to, const LinearParams& p);
 void launch_sm70_few(const Launch& to, const LinearParams& p);  // 32 rows at most

@@ -7,9 +7,8 @@
 
 namespace nibble::cuda {
 
-constexpr int kWgmmaRows = 128, kWgmmaThreads = 384, kGroups = 2;
 constexpr int kFlagBytes = 1 << 16;  // of `sums`: a flag for each block, a counter for each tile of a split, for each
-                                     // group; all zero between launches
+                                     // row tile of 64; all zero between launches
 constexpr int kCounters = 1 << 11;   // their place behind the flags
 constexpr int kAreaPerProcessor = 1 << 17;  // bytes of each of three areas behind them
 constexpr int kSumsPerProcessor = 3 * kAreaPerProcessor;
@@ -98,11 +97,11 @@ class UnitSchedule {
 // Any number of token tiles: as many as the step has rows for. In shared memory.
 class WgmmaSchedule : public UnitSchedule {
  public:
-  __device__ __forceinline__ void plan(const WgmmaParams& p, int rows, int tokens, int blocks) {
+  __device__ __forceinline__ void plan(const WgmmaParams& p, int rows, int tokens, int tile_rows, int blocks) {
     const LinearParams& l = p.linear;
     rows_ = rows;
     token_tiles_ = (rows + tokens - 1) / tokens;
-    const int tiles = static_cast<int>((l.weight.padded_rows + kWgmmaRows - 1) / kWgmmaRows) * token_tiles_;
+    const int tiles = static_cast<int>((l.weight.padded_rows + tile_rows - 1) / tile_rows) * token_tiles_;
     k_tiles_ = l.k_tiles;
     segments_ = l.segments;
     grid_ = blocks;
@@ -156,12 +155,39 @@ class StreamSchedule : public UnitSchedule {
   }
 };
 
-// Launches of linear_wgmma.cuh for each weight format, in files of their own because they take long to compile.
-cudaError_t start_wgmma_nvfp4(const Launch& to, int tokens, Totals totals, const CUtensorMap& map,
-                                const WgmmaParams& p);
-cudaError_t start_wgmma_fp8(const Launch& to, int tokens, Totals totals, const CUtensorMap& map,
-                                const WgmmaParams& p);
-cudaError_t start_wgmma_bf16(const Launch& to, int tokens, Totals totals, const CUtensorMap& map,
-                                const WgmmaParams& p);
+// A kernel of linear_stream.cuh (32 rows of x and fewer) or linear_wgmma.cuh. All give the same bits.
+struct WgmmaTile {
+  int rows, tokens;  // of the weight, of x
+  Totals totals;
+  int producers = 1;    // warps that bring stages
+  bool relays = false;  // two warps take turns at a chain (linear_stream.cuh)
+  const char* name = "";
+};
+constexpr WgmmaTile kWgmmaTiles[] = {
+    {128, 8, Totals::none, 1, true, "128x8"},
+    {128, 8, Totals::registers, 1, false, "128x8, totals in registers"},
+    {128, 16, Totals::none, 1, true, "128x16"},
+    {128, 16, Totals::registers, 1, false, "128x16, totals in registers"},
+    {128, 32, Totals::none, 1, true, "128x32"},
+    {128, 32, Totals::registers, 1, false, "128x32, totals in registers"},
+    {128, 64, Totals::none, 1, false, "128x64"},
+    {128, 64, Totals::registers, 1, false, "128x64, totals in registers"},
+    {128, 128, Totals::registers, 1, false, "128x128, totals in registers"},
+    {128, 256, Totals::none, 1, false, "128x256"},
+    {128, 256, Totals::memory, 1, false, "128x256, totals in memory"},
+    // Never chosen yet; for nvfp4 alone.
+    {128, 32, Totals::none, 1, false, "128x32, one warp a chain"},
+    {128, 64, Totals::none, 2, false, "128x64, two producers"},
+    {128, 128, Totals::none, 2, false, "128x128, two producers"},
+    {256, 64, Totals::none, 2, false, "256x64, two producers"},
+    {256, 128, Totals::none, 2, false, "256x128, two producers"},
+};
+constexpr int kWgmmaTileCount = sizeof kWgmmaTiles / sizeof kWgmmaTiles[0], kWgmmaTilesChosen = 11;
+
+// Launches of a tile for each weight format, in files of their own because they take long to compile.
+// cudaErrorInvalidValue: there is none.
+cudaError_t start_wgmma_nvfp4(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
+cudaError_t start_wgmma_fp8(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
+cudaError_t start_wgmma_bf16(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
 
 }  // namespace nibble::cuda

@@ -1,58 +1,53 @@
 // linear_start.cuh: launches of linear_wgmma.cuh and linear_stream.cuh.
 #pragma once
 
+#include <utility>
+
 #include "backends/cuda/ops/linear_stream.cuh"
 #include "backends/cuda/ops/linear_wgmma.cuh"
 
 namespace nibble::cuda {
 
-template <WeightFormat F, int Tokens, Totals T>
-cudaError_t start_wgmma(const Launch& to, const CUtensorMap& map, const WgmmaParams& p) {
-  using S = WgmmaShape<F, Tokens, T>;
-  constexpr int kAloneBytes = 120 * 1024;
-  const cudaError_t e = cudaFuncSetAttribute(linear_wgmma<F, Tokens, T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             S::kSharedBytes < kAloneBytes ? kAloneBytes : S::kSharedBytes);
-  if (e != cudaSuccess) return e;
-  // With no more units than multiprocessors each is to have one before any has two: so much memory that two blocks
-  // do not fit beside each other.
+// How many blocks, and their shared memory. With no more units than multiprocessors each is to have one before any has
+// two: so much memory that two blocks do not fit beside each other.
+template <class S, class Kernel>
+cudaError_t place(const Launch& to, const WgmmaParams& p, Kernel kernel, int& blocks, int& shared) {
+  constexpr int kAloneBytes = S::kSharedBytes < 120 * 1024 ? 120 * 1024 : S::kSharedBytes;
   const bool alone = p.units <= to.multiprocessors;
-  const int blocks = to.multiprocessors * (alone ? 1 : S::kBlocks);
-  const int shared = alone && S::kSharedBytes < kAloneBytes ? kAloneBytes : S::kSharedBytes;
-  linear_wgmma<F, Tokens, T>
-      <<<static_cast<unsigned>(blocks), kWgmmaThreads, static_cast<unsigned>(shared), to.stream>>>(map, p);
-  return cudaGetLastError();
+  blocks = to.multiprocessors * (alone ? 1 : S::kBlocks);
+  shared = alone ? kAloneBytes : S::kSharedBytes;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kAloneBytes);
 }
-template <WeightFormat F, int Tokens, Totals T>
-cudaError_t start_stream(const Launch& to, const CUtensorMap& map, const WgmmaParams& p) {
-  using S = StreamShape<F, Tokens, T>;
-  const cudaError_t e = cudaFuncSetAttribute(linear_stream<F, Tokens, T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             S::kSharedBytes);
-  if (e != cudaSuccess) return e;
-  const auto blocks = static_cast<int>(p.units < to.multiprocessors ? p.units : to.multiprocessors);
-  linear_stream<F, Tokens, T><<<static_cast<unsigned>(blocks), S::kThreads, S::kSharedBytes, to.stream>>>(
-      map, p, stream_plan(p, blocks));
-  return cudaGetLastError();
-}
-// Those that there are: 8 to 64 rows of x with totals nowhere or in registers, 128 in registers, 256 nowhere or in
-// memory.
-template <WeightFormat F>
-cudaError_t start_wgmma(const Launch& to, int tokens, Totals totals, const CUtensorMap& map, const WgmmaParams& p) {
-  const bool none = totals == Totals::none;
-  switch (tokens) {
-    case 8:
-      return none ? start_stream<F, 8, Totals::none>(to, map, p) : start_stream<F, 8, Totals::registers>(to, map, p);
-    case 16:
-      return none ? start_stream<F, 16, Totals::none>(to, map, p) : start_stream<F, 16, Totals::registers>(to, map, p);
-    case 32:
-      return none ? start_stream<F, 32, Totals::none>(to, map, p) : start_stream<F, 32, Totals::registers>(to, map, p);
-    case 64:
-      return none ? start_wgmma<F, 64, Totals::none>(to, map, p) : start_wgmma<F, 64, Totals::registers>(to, map, p);
-    case 128:
-      return start_wgmma<F, 128, Totals::registers>(to, map, p);
-    case 256:
-      return none ? start_wgmma<F, 256, Totals::none>(to, map, p) : start_wgmma<F, 256, Totals::memory>(to, map, p);
+
+template <WeightFormat F, int Tile>
+cudaError_t start_tile(const Launch& to, const CUtensorMap& map, const WgmmaParams& p) {
+  constexpr WgmmaTile kTile = kWgmmaTiles[Tile];
+  int blocks = 0, shared = 0;
+  if constexpr (kTile.tokens <= 32) {
+    using S = StreamShape<F, kTile.tokens, kTile.totals, kTile.relays>;
+    const auto kernel = linear_stream<F, kTile.tokens, kTile.totals, kTile.relays>;
+    const cudaError_t e = place<S>(to, p, kernel, blocks, shared);
+    if (e != cudaSuccess) return e;
+    kernel<<<static_cast<unsigned>(blocks), S::kThreads, static_cast<unsigned>(shared), to.stream>>>(
+        map, p, stream_plan(p, blocks));
+  } else {
+    using S = WgmmaShape<F, kTile.rows, kTile.tokens, kTile.totals, kTile.producers>;
+    const auto kernel = linear_wgmma<F, kTile.rows, kTile.tokens, kTile.totals, kTile.producers>;
+    const cudaError_t e = place<S>(to, p, kernel, blocks, shared);
+    if (e != cudaSuccess) return e;
+    kernel<<<static_cast<unsigned>(blocks), S::kThreads, static_cast<unsigned>(shared), to.stream>>>(map, p);
   }
-  return cudaErrorInvalidValue;
+  return cudaGetLastError();
+}
+
+template <WeightFormat F>
+cudaError_t start_wgmma(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p) {
+  constexpr int kCount = F == WeightFormat::nvfp4 ? kWgmmaTileCount : kWgmmaTilesChosen;
+  cudaError_t e = cudaErrorInvalidValue;
+  [&]<int... Tile>(std::integer_sequence<int, Tile...>) {
+    ((tile == Tile ? (e = start_tile<F, Tile>(to, map, p), true) : false) || ...);
+  }(std::make_integer_sequence<int, kCount>());
+  return e;
 }
 
 }  // namespace nibble::cuda

@@ -1,12 +1,12 @@
 // linear_stream.cuh: y = x w^T for few rows (32 at most) on sm_90: packed weights once, at the speed they come.
 //   block     128 weight rows: eight chains of 16 rows, each a pair of warps that take turns at stages of the ring
-//             (linear_ring.cuh); one warp more brings the stages
+//             (linear_ring.cuh), or one warp (32 rows of x, or totals); one warp more brings the stages
 //   turn      a warp decodes its stage into fragments, waits for the sums that its partner leaves in shared memory,
 //             runs the stage's products (mma.sync) and hands the sums on: decoding overlaps the chain of products,
 //             whose order is that of matrix_order.h, and shapes with few rows still give a scheduler four warps
 //   sums      a chain's k ascending in one accumulator; segments each from +0, added in order: by the block that
 //             comes last where a unit is a segment (split), else in the chain (Totals::registers)
-//   blocks    one on each multiprocessor; whole units first, then each block's equal share of what is left, cut
+//   blocks    one or two on each multiprocessor; whole units first, then each block's equal share of what is left, cut
 //             anywhere (linear_schedule.cuh)
 //   roof      packed weights at copy speed; about 80 instructions for 16 x 64 of NVFP4
 #pragma once
@@ -19,14 +19,17 @@
 
 namespace nibble::cuda {
 
-template <WeightFormat F, int Tokens, Totals T>
+template <WeightFormat F, int Tokens, Totals T, bool Relays>
 struct StreamShape {
-  static constexpr int kTokens = Tokens;
-  // Totals in registers leave none for a partner: one warp a chain then.
-  static constexpr int kRelays = T == Totals::none ? 2 : 1, kConsumers = kRelays * kGroups * 128;
+  static constexpr int kTokens = Tokens, kGroups = 2, kRows = kGroups * kTileRows;
+  // Totals beside the sums cost more to hand over than it gains: one warp a chain then, which decodes between its
+  // products, and two blocks on a multiprocessor where registers allow.
+  static_assert(T == Totals::none || !Relays);
+  static constexpr int kRelays = Relays ? 2 : 1, kConsumers = kRelays * kGroups * 128;
+  static constexpr int kBlocks = kRelays == 1 && T == Totals::none ? 2 : 1;
   static constexpr int kThreads = kConsumers + 128;
   // As many k tiles as there are registers for: 16 a tile.
-  static constexpr int kMost = F == WeightFormat::bf16 || Tokens == 32 ? 2 : Tokens == 16 ? 3 : 4;
+  static constexpr int kMost = F == WeightFormat::bf16 ? (Tokens == 32 ? 1 : 2) : Tokens == 32 ? 2 : Tokens == 16 ? 3 : 4;
   static constexpr int kDeep = T == Totals::none ? kMost : 2;
   static constexpr int kTokenBytes = Tokens * kTileCols * 2;
   static constexpr int kCodeBytes = 4 * unit_bytes(F);
@@ -39,19 +42,21 @@ struct StreamShape {
   static constexpr int kSums = Tokens / 2;
   static constexpr int kHandBytes = kRelays == 1 ? 0 : kSums * 128;
   static constexpr int kChains = kGroups * 4;
-  static constexpr int kRoom = 222 * 1024 - kChains * (kHandBytes + 16);
+  static constexpr int kRoom = (kBlocks == 2 ? 110 : 222) * 1024 - kChains * (kHandBytes + 16);
   static constexpr int kFit = kRoom / (kStageBytes + 16);
   static constexpr int kStages = kFit < 16 ? kFit : 16;
   static constexpr int kSharedBytes = 1024 + kStages * (kStageBytes + 16) + kChains * (kHandBytes + 16);
-  static constexpr int kSlotBytes = kWgmmaRows * Tokens * 4;
-  static constexpr int kProducerRegisters = kRelays == 1 ? 40 : 32, kConsumerRegisters = kRelays == 1 ? 232 : 112;
-  static_assert(kStages >= 3 && kSharedBytes <= 227 * 1024);
+  static constexpr int kSlotBytes = kRows * Tokens * 4;
+  static constexpr int kProducerRegisters = kRelays == 2 ? 32 : kBlocks == 2 ? 48 : 40,
+                       kConsumerRegisters = kRelays == 2 ? 112 : kBlocks == 2 ? 96 : 232;
+  static_assert(kStages >= 3 && kSharedBytes <= (kBlocks == 2 ? 113 : 227) * 1024);
+  static_assert(kSlotBytes * kBlocks <= kAreaPerProcessor);
 };
 
-template <WeightFormat F, int Tokens, Totals T>
+template <WeightFormat F, int Tokens, Totals T, bool Relays>
 class StreamConsumer {
-  using S = StreamShape<F, Tokens, T>;
-  using Leave = LeftSums<S::kSlotBytes>;
+  using S = StreamShape<F, Tokens, T, Relays>;
+  using Leave = LeftSums<S::kSlotBytes, S::kGroups>;
   static constexpr int kSums = S::kSums;
   static constexpr bool kTotals = T == Totals::registers;
 
@@ -59,9 +64,9 @@ class StreamConsumer {
   __device__ __forceinline__ StreamConsumer(const WgmmaParams& p, const WgmmaRing& ring, std::uint32_t hands,
                                             unsigned* arrived)
       : p_(p), l_(p.linear), ring_(ring), thread_(static_cast<int>(threadIdx.x) % 128), lane_(thread_ % 32),
-        warp_(thread_ / 32), group_(static_cast<int>(threadIdx.x) / 128 % kGroups),
-        relay_(static_cast<int>(threadIdx.x) / 128 / kGroups),
-        left_(p, relay_ * kGroups + group_, thread_, arrived) {
+        warp_(thread_ / 32), group_(static_cast<int>(threadIdx.x) / 128 % S::kGroups),
+        relay_(static_cast<int>(threadIdx.x) / 128 / S::kGroups),
+        left_(p, relay_ * S::kGroups + group_, thread_, arrived) {
     const std::uint32_t weights = ring.start + S::kStages * S::kInputBytes;
     const auto chunk = static_cast<std::uint32_t>((lane_ / 8 ^ lane_ % 8) * 16);
     tokens_[0] = ring.start + static_cast<std::uint32_t>(lane_ % 8 * 128) + chunk;
@@ -103,7 +108,7 @@ class StreamConsumer {
   __device__ __forceinline__ void stage(const WgmmaWork& w, int k, int deep, int until) {
     const int stage = ring_.stage;
     ring_.full().wait(ring_.parity);
-    if (S::kDeep == 1 || deep == S::kDeep) {
+    if (S::kRelays > 1 && deep == S::kDeep) {
       std::uint32_t fragments[S::kDeep][4][4];
       const auto units = units_of(stage, std::make_integer_sequence<int, S::kDeep>());  // all on their way at once
 #pragma unroll
@@ -119,12 +124,11 @@ class StreamConsumer {
       for (int t = 0; t < S::kDeep; ++t) products(stage, t, fragments[t]);
     } else {
       take(w, k, deep);
-      for (int t = 0; t < deep; ++t) {
-        std::uint32_t fragments[4][4];
-        const SharedUnit<F> unit = unit_of(stage, t);
+      if (S::kRelays == 1 && deep == S::kDeep) {
 #pragma unroll
-        for (int s = 0; s < 4; ++s) unit.fragment(s, fragments[s]);
-        products(stage, t, fragments);
+        for (int t = 0; t < S::kDeep; ++t) tile(stage, t);
+      } else {
+        for (int t = 0; t < deep; ++t) tile(stage, t);
       }
     }
     ring_.empty(stage).arrive();
@@ -136,7 +140,7 @@ class StreamConsumer {
       if (p_.split && !left_.combine(w.row, w.segment, l_.segments, sum_)) return;
     }
     const std::int64_t n0 =
-        static_cast<std::int64_t>(w.row) * kWgmmaRows + group_ * kTileRows + warp_ * kUnitRows;
+        static_cast<std::int64_t>(w.row) * S::kRows + group_ * kTileRows + warp_ * kUnitRows;
     if (n0 >= l_.weight.padded_rows) return;
     store_tile(l_, n0, 0, row_count(*l_.step, l_.rows), lane_, sum_);
   }
@@ -160,6 +164,13 @@ class StreamConsumer {
   template <int... Tile>
   __device__ __forceinline__ Units units_of(int stage, std::integer_sequence<int, Tile...>) const {
     return {{unit_of(stage, Tile)...}};
+  }
+  __device__ __forceinline__ void tile(int stage, int t) {
+    std::uint32_t fragments[4][4];
+    const SharedUnit<F> unit = unit_of(stage, t);
+#pragma unroll
+    for (int s = 0; s < 4; ++s) unit.fragment(s, fragments[s]);
+    products(stage, t, fragments);
   }
   __device__ __forceinline__ void products(int stage, int t, const std::uint32_t (&a)[4][4]) {
     const auto at = static_cast<std::uint32_t>(stage * S::kInputBytes + t * S::kTokenBytes);
@@ -230,21 +241,21 @@ class StreamConsumer {
   float total_[kTotals ? kSums : 4];
 };
 
-template <WeightFormat F, int Tokens, Totals T>
-__global__ void __launch_bounds__(StreamShape<F, Tokens, T>::kThreads, 1)
+template <WeightFormat F, int Tokens, Totals T, bool Relays>
+__global__ void __launch_bounds__(StreamShape<F, Tokens, T, Relays>::kThreads, StreamShape<F, Tokens, T, Relays>::kBlocks)
     linear_stream(const __grid_constant__ CUtensorMap map, const __grid_constant__ WgmmaParams p,
                   const __grid_constant__ StreamPlan plan) {
 #if defined(NIBBLE_SM90A)
-  using S = StreamShape<F, Tokens, T>;
+  using S = StreamShape<F, Tokens, T, Relays>;
   extern __shared__ std::uint8_t raw[];
-  __shared__ unsigned arrived[S::kRelays * kGroups];
+  __shared__ unsigned arrived[S::kRelays * S::kGroups];
   __shared__ StreamSchedule schedule;  // not in registers: it is needed rarely
   const std::uint32_t start = (shared_address(raw) + 1023u) & ~1023u;
   const std::uint32_t hands = start + S::kStages * S::kStageBytes;
   WgmmaRing ring{start, hands + S::kChains * (S::kHandBytes + 16), S::kStages};
   if (threadIdx.x < S::kStages) {
     Barrier{ring.barriers + threadIdx.x * 8}.init(1);
-    ring.empty(static_cast<int>(threadIdx.x)).init(kGroups * 128);
+    ring.empty(static_cast<int>(threadIdx.x)).init(S::kGroups * 128);
   } else if (threadIdx.x >= 32 && threadIdx.x < 32 + S::kChains * 2) {
     Barrier{hands + S::kChains * S::kHandBytes + (threadIdx.x - 32) * 8}.init(32);
   }
@@ -260,7 +271,7 @@ __global__ void __launch_bounds__(StreamShape<F, Tokens, T>::kThreads, 1)
     for (int i = 0; schedule.at(i, w); ++i) produce<S>(map, p.linear, w, T == Totals::registers, ring);
   } else {
     take_registers<S::kConsumerRegisters>();
-    StreamConsumer<F, Tokens, T>(p, ring, hands, arrived).run(schedule);
+    StreamConsumer<F, Tokens, T, Relays>(p, ring, hands, arrived).run(schedule);
   }
 #endif
 }

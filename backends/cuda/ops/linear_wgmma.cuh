@@ -1,7 +1,7 @@
 // linear_wgmma.cuh: y = x w^T on sm_90's wgmma, weights dequantised in registers, for many rows.
-//   tile     128 weight rows x Tokens rows of x; two consumer warpgroups of 64 weight rows each, weights as
-//            the register operand (exact in bf16), tokens from shared memory
-//   stages   64 columns of K (linear_ring.cuh), brought by one thread of a third warpgroup
+//   tile     Rows weight rows x Tokens rows of x; a consumer warpgroup for each 64 weight rows, weights as the
+//            register operand (exact in bf16), tokens from shared memory
+//   stages   64 columns of K (linear_ring.cuh), brought by one or two warps of a further warpgroup
 //   sums     as matrix_order.h: k ascending in one accumulator, segments each from +0, added in order. The total
 //            of the segments before is kept where Totals says
 //   blocks   one wave of them, each working through units: tiles, or where tiles are few (split) segments of tiles
@@ -18,11 +18,11 @@
 
 namespace nibble::cuda {
 
-template <WeightFormat F, int Tokens, Totals T>
+template <WeightFormat F, int Rows, int Tokens, Totals T, int Producers>
 struct WgmmaShape {
-  static constexpr int kTokens = Tokens, kDeep = 1;
+  static constexpr int kTokens = Tokens, kDeep = 1, kGroups = Rows / kTileRows, kThreads = (kGroups + 1) * 128;
   // On a multiprocessor, at most.
-  static constexpr int kBlocks = Tokens <= 64 && T == Totals::none ? 2 : 1;
+  static constexpr int kBlocks = kGroups == 2 && Tokens <= 64 && T == Totals::none ? 2 : 1;
   static constexpr int kRoom = (kBlocks == 2 ? 110 : 222) * 1024;
   static constexpr int kTokenBytes = Tokens * kTileCols * 2;
   static constexpr int kCodeBytes = 4 * unit_bytes(F);
@@ -34,16 +34,17 @@ struct WgmmaShape {
   static constexpr int kFit = kRoom / kStageBytes;
   static constexpr int kStages = kFit < 24 ? kFit : 24;
   static constexpr int kSharedBytes = 1024 + kStages * (kStageBytes + 16);
-  static constexpr int kProducerRegisters = kBlocks == 1 ? 40 : 48,
-                       kConsumerRegisters = kBlocks == 1 ? 232 : 96;
-  static constexpr int kSlotBytes = kWgmmaRows * Tokens * 4;
+  static constexpr int kProducerRegisters = kGroups == 4 ? 32 : kBlocks == 1 ? 40 : 48,
+                       kConsumerRegisters = kGroups == 4 ? 112 : kBlocks == 1 ? 232 : 96;
+  static constexpr int kSlotBytes = Rows * Tokens * 4;
   static_assert(kStages >= 3 && kSharedBytes <= (kBlocks == 2 ? 113 : 227) * 1024);
   static_assert(kSlotBytes * kBlocks <= kAreaPerProcessor);
+  static_assert(T == Totals::none || Rows == 128);  // of 128 rows are the scales that enter with a segment
 };
 
-template <WeightFormat F, int Tokens, Totals T>
+template <WeightFormat F, int Rows, int Tokens, Totals T, int Producers>
 class WgmmaConsumer {
-  using S = WgmmaShape<F, Tokens, T>;
+  using S = WgmmaShape<F, Rows, Tokens, T, Producers>;
   static constexpr int kSums = Tokens / 2;
   static constexpr bool kRegisters = T == Totals::registers, kMemory = T == Totals::memory;
 
@@ -193,7 +194,7 @@ class WgmmaConsumer {
 
   __device__ __forceinline__ void finish_tile(const WgmmaWork& w, int rows) {
     const std::int64_t n0 =
-        static_cast<std::int64_t>(w.row) * kWgmmaRows + group_ * kTileRows + warp_ * kUnitRows;
+        static_cast<std::int64_t>(w.row) * Rows + group_ * kTileRows + warp_ * kUnitRows;
     if (n0 >= l_.weight.padded_rows) return;
     store_tile(l_, n0, static_cast<std::int64_t>(w.token) * Tokens, rows, lane_, sum_);
   }
@@ -201,20 +202,21 @@ class WgmmaConsumer {
   const LinearParams& l_;
   WgmmaRing ring_;
   int group_, thread_, lane_, warp_;
-  LeftSums<S::kSlotBytes> left_;
+  LeftSums<S::kSlotBytes, S::kGroups> left_;
   std::uint32_t codes_, scales_, token_tile_;  // of this lane in the first stage; low half of a descriptor
   float sum_[kSums];
   float total_[kSums];  // Totals::registers
   std::uint32_t fragments_[4][4];  // of four steps
 };
 
-template <WeightFormat F, int Tokens, Totals T>
-__global__ void __launch_bounds__(kWgmmaThreads, WgmmaShape<F, Tokens, T>::kBlocks)
+template <WeightFormat F, int Rows, int Tokens, Totals T, int Producers>
+__global__ void __launch_bounds__(WgmmaShape<F, Rows, Tokens, T, Producers>::kThreads,
+                                  WgmmaShape<F, Rows, Tokens, T, Producers>::kBlocks)
     linear_wgmma(const __grid_constant__ CUtensorMap map, const __grid_constant__ WgmmaParams p) {
 #if defined(NIBBLE_SM90A)
-  using S = WgmmaShape<F, Tokens, T>;
+  using S = WgmmaShape<F, Rows, Tokens, T, Producers>;
   extern __shared__ std::uint8_t raw[];
-  __shared__ unsigned arrived[kGroups];
+  __shared__ unsigned arrived[S::kGroups];
   __shared__ WgmmaSchedule schedule;  // not in registers: it is needed rarely
   std::uint32_t start = (shared_address(raw) + 1023u) & ~1023u;
   asm volatile("" : "+r"(start));  // kept, not computed again in every step
@@ -223,21 +225,28 @@ __global__ void __launch_bounds__(kWgmmaThreads, WgmmaShape<F, Tokens, T>::kBloc
   if (threadIdx.x == 0) {
     for (int s = 0; s < S::kStages; ++s) {
       Barrier{ring.barriers + static_cast<std::uint32_t>(s) * 8}.init(1);
-      ring.empty(s).init(kGroups * 128);
+      ring.empty(s).init(S::kGroups * 128);
     }
     fence_barriers();
-    schedule.plan(p, rows, Tokens, static_cast<int>(gridDim.x));
+    schedule.plan(p, rows, Tokens, Rows, static_cast<int>(gridDim.x));
   }
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / 128 - 1;
   if (group < 0) {
     give_registers<S::kProducerRegisters>();
-    if (threadIdx.x != 0) return;
     WgmmaWork w;
-    for (int i = 0; schedule.at(i, w); ++i) produce<S>(map, p.linear, w, false, ring);
+    if constexpr (Producers == 1) {
+      if (threadIdx.x != 0) return;
+      for (int i = 0; schedule.at(i, w); ++i) produce<S>(map, p.linear, w, false, ring);
+    } else {
+      if (threadIdx.x != 0 && threadIdx.x != 32) return;
+      int ahead = static_cast<int>(threadIdx.x) / 32;
+      ring.skip(ahead);
+      for (int i = 0; schedule.at(i, w); ++i) produce_every_second<S>(map, p.linear, w, ahead, ring);
+    }
   } else {
     take_registers<S::kConsumerRegisters>();
-    WgmmaConsumer<F, Tokens, T>(p, ring, group, arrived).run(schedule);
+    WgmmaConsumer<F, Rows, Tokens, T, Producers>(p, ring, group, arrived).run(schedule);
   }
 #endif
 }

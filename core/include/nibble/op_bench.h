@@ -26,6 +26,7 @@ struct LinearBenchOptions {
   std::vector<std::int64_t> rows;    // T
   int repetitions = 15;              // batches of launches
   bool peer = true;
+  bool tiles = false;  // a row for each tile of the kernel that serves, beside the one it chooses itself
   // Asked between batches; false ends the run with the rows that are finished.
   std::function<bool(std::string_view what, double part)> on_progress;
 };
@@ -40,6 +41,7 @@ struct LinearBenchRow {
   std::string format;
   std::int64_t rows = 0;
   std::string kernel;
+  std::string tile;  // empty: as the kernel chooses
   // Kernels in the order of the dispatch table, each with "served" or why not.
   std::vector<std::pair<std::string, std::string>> choices;
   std::uint64_t weight_bytes = 0, bytes = 0;  // as stored; with x and y
