@@ -28,6 +28,7 @@ cudaError_t start_tile(const Launch& to, const CUtensorMap& map, const WgmmaPara
     const auto kernel = linear_stream<F, kTile.tokens, kTile.totals, kTile.relays>;
     const cudaError_t e = place<S>(to, p, kernel, blocks, shared);
     if (e != cudaSuccess) return e;
+    if (p.units < blocks) blocks = static_cast<int>(p.units);
     kernel<<<static_cast<unsigned>(blocks), S::kThreads, static_cast<unsigned>(shared), to.stream>>>(
         map, p, stream_plan(p, blocks));
   } else {

@@ -59,6 +59,7 @@ class StreamConsumer {
   using Leave = LeftSums<S::kSlotBytes, S::kGroups>;
   static constexpr int kSums = S::kSums;
   static constexpr bool kTotals = T == Totals::registers;
+  static constexpr bool kAhead = S::kBlocks == 1;  // a stage is decoded before its products, as registers allow
 
  public:
   __device__ __forceinline__ StreamConsumer(const WgmmaParams& p, const WgmmaRing& ring, std::uint32_t hands,
@@ -108,7 +109,7 @@ class StreamConsumer {
   __device__ __forceinline__ void stage(const WgmmaWork& w, int k, int deep, int until) {
     const int stage = ring_.stage;
     ring_.full().wait(ring_.parity);
-    if (S::kRelays > 1 && deep == S::kDeep) {
+    if (kAhead && deep == S::kDeep) {
       std::uint32_t fragments[S::kDeep][4][4];
       const auto units = units_of(stage, std::make_integer_sequence<int, S::kDeep>());  // all on their way at once
 #pragma unroll
@@ -124,7 +125,7 @@ class StreamConsumer {
       for (int t = 0; t < S::kDeep; ++t) products(stage, t, fragments[t]);
     } else {
       take(w, k, deep);
-      if (S::kRelays == 1 && deep == S::kDeep) {
+      if (!kAhead && deep == S::kDeep) {
 #pragma unroll
         for (int t = 0; t < S::kDeep; ++t) tile(stage, t);
       } else {
