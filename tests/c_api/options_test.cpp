@@ -90,7 +90,7 @@ TEST(COptions, ValuesOutOfRangeAreRefused) {
     change(o);
     return load_status(&o);
   };
-  EXPECT_EQ(with([](auto& o) { o.activations = 2; }), NIBBLE_INVALID_ARGUMENT);
+  EXPECT_EQ(with([](auto& o) { o.activations = 3; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.reserved = 1; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.kv_tokens = -1; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.max_sequences = 0; }), NIBBLE_INVALID_ARGUMENT);

@@ -118,7 +118,7 @@ TEST(Tracer, QuantisesAnInputOnceForAllThatDeclareTheSame) {
   other.activation = {ActivationFormat::Kind::fp8_token, 0};
   const Weight table = weight("embed", 10, 64);
   for (const bool declared : {false, true}) {
-    Tracer tracer({.declared_activations = declared});
+    Tracer tracer({.activations = declared ? Activations::declared : Activations::a16});
     Step s(tracer, {ProgramClass::Kind::mixed, 8, 1});
     const Tensor x = s.embed("embed", table);
     s.linear("linear", x, gate);
