@@ -176,8 +176,7 @@ void refuse_fp8_unit(const ModelSpec& spec, ArchPath path) {
       if (linear == nullptr || !linear->fp8_unit) continue;
       throw Error(ErrorCode::unsupported,
                   "[cuda] activations a8: " + op.name +
-                      ": no kernel here multiplies FP8 by FP8 as profile sm90 does; expected a16 or declared (or "
-                      "--device cpu:mirror=sm90)");
+                      ": no kernel multiplies FP8 by FP8 as profile sm90 does; expected a16 or declared");
     }
   }
 }

@@ -96,7 +96,7 @@ TEST(Variants, TiedHeadEqualsAHeadWithTheSameValues) {
 // The free test of every model: random weights, all mixes, one forward; finite and reproducible.
 TEST(Variants, SyntheticShapesRun) {
   for (const char* mix : {"nvfp4", "mlp-nvfp4-rest-fp8", "bf16", "f32"}) {
-    for (const Activations activations : {Activations::a16, Activations::declared}) {
+    for (const Activations activations : {Activations::a16, Activations::declared, Activations::a8}) {
       LoadOptions how = options();
       how.activations = activations;
       const auto run = [&](std::uint64_t seed, int threads) {

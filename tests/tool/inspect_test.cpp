@@ -27,7 +27,7 @@ TEST(Inspect, A8SaysWhatReencodingLoses) {
   }
   const ToolRun json = run_tool({"inspect", model_path(), "--activations", "a8", "--json"});
   ASSERT_EQ(json.code, 0) << json.err;
-  EXPECT_EQ(parse_json(json.out).find("reencoded")->as_array().size(), 46u);
+  EXPECT_EQ(parse_json(json.out).find("reencoded")->as_array().size(), 50u);
   for (const char* other : {NIBBLE_TEST_DATA "/mixed/hf-fp8-block", NIBBLE_TEST_DATA "/model/hf-nvfp4-ct"}) {
     const bool a16 = std::string(other).find("nvfp4") != std::string::npos;
     const ToolRun none = run_tool({"inspect", other, "--activations", a16 ? "a16" : "a8"});
