@@ -26,8 +26,9 @@ struct Matrix {
     weight.cols = cols;
     weight.scale_layout = layout;
     for (std::int64_t i = 0; i < rows * cols / 2; ++i) codes.push_back(static_cast<std::byte>(random()));
+    const auto several = static_cast<unsigned>(most - least + 1);
     for (std::int64_t i = 0; i < rows * cols / 16; ++i) {
-      block_scales.push_back(static_cast<std::byte>(least + static_cast<int>(random() % static_cast<unsigned>(most - least + 1))));
+      block_scales.push_back(static_cast<std::byte>(least + static_cast<int>(random() % several)));
     }
     weight.codes = codes;
     weight.block_scales = block_scales;
