@@ -161,8 +161,9 @@ void ModelArgs::add_device(CLI::App& app) {
                     "CUDA: run the kernels of sm70, sm90 or sm120, emulated where the card lacks the instruction"))
           ->type_name("NAME")
           ->group(group);
-  add_choice(app, "--activations", activations, {"a16", "declared"},
-             "inputs of linear layers: not quantised, or as the checkpoint declares")
+  add_choice(app, "--activations", activations, {"a16", "declared", "a8"},
+             "inputs of linear layers: not quantised, as the checkpoint declares, or FP8 with 4-bit weights re-encoded "
+             "to FP8 (a8: lossy)")
       ->group(group);
 }
 
@@ -209,7 +210,7 @@ Device ModelArgs::device() const {
 
 LoadOptions ModelArgs::load_options() const {
   LoadOptions options;
-  options.activations = activations == "declared" ? Activations::declared : Activations::a16;
+  options.activations = activations_from_name(activations);
   options.max_sequences = max_sequences;
   options.kv_tokens = (kv_tokens + 63) / 64 * 64;
   options.step_tokens = step_tokens;

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -19,7 +20,8 @@ namespace nibble::tool {
 namespace {
 
 constexpr const char* kFooter =
-    R"(Nothing is loaded: headers are read and the memory is planned for the options given here. A
+    R"(Nothing is loaded: headers are read and the memory is planned for the options given here; with
+--activations a8 the 4-bit matrices are read too, and what re-encoding them to FP8 loses is printed. A
 checkpoint that nibble refuses ends with status 3 and the reason.
 
 Examples:
@@ -135,6 +137,29 @@ std::string tensor_table(const std::vector<TensorRow>& tensors) {
   return table.aligned();
 }
 
+// Mode a8: what re-encoding loses, against the NVFP4 values.
+std::string reencoded_table(const ModelInfo& info) {
+  Table table({{"re-encoded to FP8"}, {"shape", true}, {"scale", true}, {"changed", true}, {"relative L2", true}});
+  const auto add = [&](const std::string& name, const std::string& shape, const std::string& scale, double inexact,
+                       double elements, double error2, double size2) {
+    table.add({name, shape, scale, fmt::format("{:.1f} %", 100 * inexact / elements),
+               fmt::format("{:.3f} %", size2 > 0 ? 100 * std::sqrt(error2 / size2) : 0.0)});
+  };
+  ModelInfo::ReencodedRow sum;
+  std::int64_t elements = 0;
+  for (const auto& row : info.reencoded) {
+    add(one_line(row.name), fmt::format("{} x {}", row.rows, row.cols), fmt::format("6 * 2^{}", row.exponent),
+        static_cast<double>(row.inexact), static_cast<double>(row.rows * row.cols), row.error2, row.size2);
+    sum.inexact += row.inexact;
+    sum.error2 += row.error2;
+    sum.size2 += row.size2;
+    elements += row.rows * row.cols;
+  }
+  add("all", fmt::format("{}", format_count(static_cast<std::uint64_t>(elements))), "-",
+      static_cast<double>(sum.inexact), static_cast<double>(elements), sum.error2, sum.size2);
+  return table.aligned();
+}
+
 // What nibble_model_info() gives, and the tensors when asked for.
 Json as_json(const ModelInfo& info, const std::vector<TensorRow>* tensors) {
   Json out = Json::parse(info.json(), "model info");
@@ -194,6 +219,7 @@ class Inspect final : public Command {
       out += fmt::format("\nmemory        {} in all (--memory says for what)\n",
                          format_bytes(info.total_bytes()));
     }
+    if (!info.reencoded.empty()) out += fmt::format("\n{}", reencoded_table(info));
     if (tensors_) out += fmt::format("\n{}", tensor_table(rows));
     if (!info.notes.empty()) out += '\n';
     for (const std::string& line : info.notes) out += fmt::format("note: {}\n", one_line(line));

@@ -102,8 +102,8 @@ class Parity final : public Command {
         ->type_name("MODEL")
         ->group("Device");
     of_a_run_.push_back(
-        add_choice(app(), "--activations", model_.activations, {"a16", "declared"},
-                   "inputs of linear layers: not quantised, or as the checkpoint declares")
+        add_choice(app(), "--activations", model_.activations, {"a16", "declared", "a8"},
+                   "inputs of linear layers: not quantised, as the checkpoint declares, or FP8 (a8: lossy)")
             ->group("Device"));
     text_.add(app(), "the prompt (default: a text about a river, about 250 words)");
     of_a_run_.push_back(not_empty(

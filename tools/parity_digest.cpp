@@ -59,7 +59,7 @@ Json digest_json(const ParityDigest& digest, const ParityOptions& how) {
   }
   return Json::Object{
       {"profile", digest.device.profile},
-      {"activations", how.activations == Activations::declared ? "declared" : "a16"},
+      {"activations", activations_name(how.activations)},
       {"prompt", std::move(prompt)},
       {"decode", how.decode},
       {"chunk", how.chunk},
@@ -76,10 +76,12 @@ Json read_digest(const std::filesystem::path& file, ParityOptions& how) {
   try {
     text(json, "profile");
     const std::string activations = text(json, "activations");
-    if (activations != "a16" && activations != "declared") {
-      throw Failure(kFailed, fmt::format("digest: activations: expected a16 or declared, found {}", in_quotes(activations)));
+    try {
+      how.activations = activations_from_name(activations);
+    } catch (const Error&) {
+      throw Failure(kFailed, fmt::format("digest: activations: expected a16, declared or a8, found {}",
+                                         in_quotes(activations)));
     }
-    how.activations = activations == "declared" ? Activations::declared : Activations::a16;
     how.decode = static_cast<int>(whole(json, "decode", 0, 1 << 24));
     how.chunk = static_cast<int>(whole(json, "chunk", 64, 1 << 20));
     if (how.chunk % 64 != 0) {

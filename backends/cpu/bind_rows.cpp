@@ -88,6 +88,9 @@ Binder::Call Binder::call(const Linear& a) {
   LinearArgs args;
   args.weight = &w;
   args.format = a.x_format;
+  args.fp8_unit = a.fp8_unit;
+  expect(!a.fp8_unit || (w.format == WeightFormat::fp8_e4m3 && a.x_format.kind == Kind::fp8_token), "fp8_unit",
+         "an FP8 weight and fp8_token");
   args.x_stride = a.x.stride;
   const Kind kind = a.x_format.kind;
   if (kind == Kind::none) {
@@ -192,8 +195,9 @@ std::pair<std::string, std::string> implementation(const Loaded& l, const Op& op
     kind += std::string(" x ") + activation_format_name(linear->x_format.kind);
   }
   const bool fp4 = uses_fp4(l.profile, w.format, linear->x_format);
-  const char* const how = l.profile == Profile::f32 ? "panels of "
-                          : fp4                     ? "block-scaled fused sums in panels of "
+  const char* const how = l.profile == Profile::f32                      ? "panels of "
+                          : fp4                                          ? "block-scaled fused sums in panels of "
+                          : linear->fp8_unit && l.profile == Profile::sm90 ? "FP8 fused sums in panels of "
                                                     : "fused sums in panels of ";
   return {kind, how + std::to_string(kPanelRows) + ", " + isa};
 }

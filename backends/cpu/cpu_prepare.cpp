@@ -121,7 +121,7 @@ MemoryPlan CpuBackend::plan(const ModelSpec& spec, const StateSizes& sizes) cons
   for (const Weight& w : spec.weights) {
     plan.weights += round64(packed_bytes(w, weight_operand(profile_)));
     // A file's pages can be dropped, invented weights cannot until they are packed.
-    if (w.materialize) plan.loading = std::max(plan.loading, w.bytes());
+    if (w.materialize) plan.loading = std::max(plan.loading, w.bytes() + w.making_bytes);
   }
   for (const Constant& c : spec.constants) plan.constants += round64(elements(c) * sizeof(float));
   plan.kv = round64(KvArena::bytes(spec.state, sizes));

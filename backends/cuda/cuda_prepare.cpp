@@ -167,10 +167,25 @@ void place_scratch(Loaded& l, const ScratchPlan& plan, std::uint64_t& made) {
   l.answer = l.pinned_block.data() + aligned(plan.step);
 }
 
+// Mode a8 in profile sm90: to other bits than those of the kernels that there are.
+void refuse_fp8_unit(const ModelSpec& spec, ArchPath path) {
+  if (path != ArchPath::sm90) return;
+  for (const Program& p : spec.programs) {
+    for (const Op& op : p.ops) {
+      const auto* linear = std::get_if<Linear>(&op.args);
+      if (linear == nullptr || !linear->fp8_unit) continue;
+      throw Error(ErrorCode::unsupported,
+                  "[cuda] activations a8: " + op.name +
+                      ": no kernel multiplies FP8 by FP8 as profile sm90 does; expected a16 or declared");
+    }
+  }
+}
+
 }  // namespace
 
 MemoryPlan CudaBackend::plan(const ModelSpec& spec, const StateSizes& sizes) const {
   check_sizes(sizes);
+  refuse_fp8_unit(spec, path_);
   MemoryPlan plan;
   plan.weights = weight_bytes(spec);
   plan.constants = constant_bytes(spec);

@@ -11,8 +11,10 @@ constexpr std::size_t kLargestStruct = 4096;
 nibble_load_options defaults(const nibble_load_options*) {
   const LoadOptions d;
   nibble_load_options o{};
-  o.activations =
-      d.activations == Activations::declared ? NIBBLE_ACTIVATIONS_DECLARED : NIBBLE_ACTIVATIONS_A16;
+  static_assert(static_cast<int>(Activations::a16) == NIBBLE_ACTIVATIONS_A16 &&
+                static_cast<int>(Activations::declared) == NIBBLE_ACTIVATIONS_DECLARED &&
+                static_cast<int>(Activations::a8) == NIBBLE_ACTIVATIONS_A8);
+  o.activations = static_cast<std::int32_t>(d.activations);
   o.kv_tokens = d.kv_tokens;
   o.max_sequences = d.max_sequences;
   o.step_tokens = d.step_tokens;
@@ -134,9 +136,12 @@ LoadOptions load_options_of(const nibble_load_options& o, const char* who) {
     case NIBBLE_ACTIVATIONS_DECLARED:
       how.activations = Activations::declared;
       break;
+    case NIBBLE_ACTIVATIONS_A8:
+      how.activations = Activations::a8;
+      break;
     default:
       throw Error(ErrorCode::invalid_argument,
-                  "[" + std::string(who) + "] options.activations: expected 0 or 1, found " +
+                  "[" + std::string(who) + "] options.activations: expected 0, 1 or 2, found " +
                       std::to_string(o.activations));
   }
   how.kv_tokens = o.kv_tokens;

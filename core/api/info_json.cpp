@@ -10,7 +10,7 @@ std::uint64_t ModelInfo::total_bytes() const {
 }
 
 std::string ModelInfo::json() const {
-  Json::Array format_rows, program_rows, note_lines, file_rows;
+  Json::Array format_rows, program_rows, note_lines, file_rows, reencoded_rows;
   for (const auto& row : files) {
     file_rows.emplace_back(Json::Object{{"name", row.name}, {"tensors", row.tensors}, {"bytes", row.bytes}});
   }
@@ -23,6 +23,15 @@ std::string ModelInfo::json() const {
   for (const auto& row : programs) {
     program_rows.emplace_back(
         Json::Object{{"name", row.name}, {"ops", row.ops}, {"scratch_bytes", row.scratch_bytes}});
+  }
+  for (const auto& row : reencoded) {
+    reencoded_rows.emplace_back(Json::Object{{"name", row.name},
+                                             {"rows", row.rows},
+                                             {"cols", row.cols},
+                                             {"exponent", row.exponent},
+                                             {"inexact", row.inexact},
+                                             {"error2", row.error2},
+                                             {"size2", row.size2}});
   }
   for (const auto& note : notes) note_lines.emplace_back(note);
   return Json(Json::Object{{"architecture", architecture},
@@ -71,6 +80,7 @@ std::string ModelInfo::json() const {
                            {"total_bytes", total_bytes()},
                            {"loading_bytes", loading_bytes},
                            {"programs", std::move(program_rows)},
+                           {"reencoded", std::move(reencoded_rows)},
                            {"notes", std::move(note_lines)}})
       .dump();
 }

@@ -11,6 +11,7 @@
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/json_file.h"
 #include "core/checkpoint/quant_config.h"
+#include "core/checkpoint/reencode.h"
 #include "core/text/chat/source_limit.h"
 #include "nibble/error.h"
 
@@ -119,6 +120,20 @@ void describe_work(const ModelSpec& spec, ModelInfo& info) {
   }
 }
 
+// Mode a8: matrices that the FP8 unit reads.
+void reencode_nvfp4(Draft& d) {
+  for (const Program& program : d.spec.programs) {
+    for (const Op& op : program.ops) {
+      const auto* linear = std::get_if<Linear>(&op.args);
+      if (linear == nullptr || !linear->fp8_unit) continue;
+      Weight& w = d.spec.weights[static_cast<std::size_t>(linear->weight)];
+      if (w.format != WeightFormat::nvfp4) continue;
+      d.nvfp4.emplace_back(linear->weight, std::move(w));
+      w = reencoded_to_fp8(d.nvfp4.back().second);
+    }
+  }
+}
+
 // An editor's byte order mark would become the first token of every prompt, a NUL ends nothing but
 // would be one of its characters.
 void tidy_template(std::string& source, const std::string& name) {
@@ -184,7 +199,7 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
   d.engine.classes = classes.empty() ? classes_for(how) : std::move(classes);
   d.engine.sizes = {how.max_sequences, kv_tokens / kPageTokens, 1 + how.max_drafts, model.vocab};
 
-  Tracer tracer({.declared_activations = how.activations == Activations::declared,
+  Tracer tracer({.activations = how.activations,
                  .operand = d.backend->device().operand,
                  .max_positions = d.engine.capacity});
   for (const ProgramClass& cls : d.engine.classes) {
@@ -196,6 +211,7 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
     tracer.spec().programs.push_back(std::move(program));
   }
   d.spec = std::move(tracer.spec());
+  reencode_nvfp4(d);
   d.memory = d.backend->plan(d.spec, d.engine.sizes);
 
   const DeviceInfo& device = d.backend->device();
@@ -209,7 +225,7 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
   d.info.kernels = device.kernels;
   d.info.profile = device.profile;
   d.info.threads = device.threads;
-  d.info.activations = how.activations == Activations::declared ? "declared" : "a16";
+  d.info.activations = activations_name(how.activations);
   d.info.weight_bytes = d.memory.weights;
   d.info.constant_bytes = d.memory.constants;
   d.info.kv_bytes = d.memory.kv;
@@ -270,6 +286,7 @@ void move_weights(Draft& d, const LoadOptions& how) {
   }
   // The addresses that identified weights are used up; the spec's own copies keep the bytes alive.
   d.decoder.reset();
+  d.nvfp4.clear();
   std::uint64_t total = 0;
   for (const Weight& w : d.spec.weights) total += w.bytes();
   const auto loaded = [&](std::uint64_t done) {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/api/impl.h"
@@ -19,6 +20,7 @@ struct Draft {
   std::vector<const TensorInfo*> vectors;  // of the source: what is no matrix, as the file has it
   std::unique_ptr<Backend> backend;
   ModelSpec spec;
+  std::vector<std::pair<WeightId, Weight>> nvfp4;  // mode a8: what of spec.weights is re-encoded, as the file has it
   EngineConfig engine;
   MemoryPlan memory;
   ModelInfo info;

@@ -7,6 +7,7 @@
 #include "core/api/registries.h"
 #include "core/base/files.h"
 #include "core/base/quote.h"
+#include "core/checkpoint/reencode.h"
 #include "core/checkpoint/synthetic.h"
 #include "core/text/utf8_repair.h"
 #include "nibble/error.h"
@@ -52,8 +53,16 @@ ModelInfo Model::inspect(const std::filesystem::path& dir, std::vector<TensorRow
   read_text_side(dir, model);
   check_vocabulary(model, draft);
   add_text_side(draft, model);
+  for (const auto& [id, w] : draft.nvfp4) {
+    const ReencodeLoss loss = reencode_loss(w);
+    draft.info.reencoded.push_back({w.name, w.rows, w.cols, loss.exponent, loss.inexact, loss.error2, loss.size2});
+  }
   if (tensors != nullptr) {
-    for (const Weight& w : draft.spec.weights) {
+    std::vector<const Weight*> stored;
+    for (const Weight& w : draft.spec.weights) stored.push_back(&w);
+    for (const auto& [id, w] : draft.nvfp4) stored[static_cast<std::size_t>(id)] = &w;
+    for (const Weight* of : stored) {
+      const Weight& w = *of;
       tensors->push_back({w.name, weight_format_name(w.format), activation_format_name(w.activation.kind),
                           {w.rows, w.cols}, w.bytes(), true});
     }

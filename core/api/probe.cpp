@@ -58,6 +58,9 @@ Draft Probe::draft(const std::filesystem::path& model, const Device& on, const P
 
 Probe::Probe(Draft d, const ParityOptions& how, bool keep_weights) {
   if (keep_weights) {
+    for (Weight& w : d.spec.weights) {
+      if (w.materialize && w.codes.empty()) w.materialize(w);  // once, for both
+    }
     spec_ = d.spec;
   } else {
     spec_.state = d.spec.state;

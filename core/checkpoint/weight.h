@@ -49,8 +49,10 @@ struct Weight {
   std::string codes_origin, scales_origin;
   std::shared_ptr<const void> owner;  // keeps codes and block_scales alive; either may be unaligned
 
-  // Invented weights are made only when a backend asks: fills codes, block_scales and owner.
+  // Invented or re-encoded weights are made only when a backend asks: fills codes, block_scales, owner and the
+  // values of scales.
   std::function<void(Weight&)> materialize;
+  std::uint64_t making_bytes = 0;  // that materialize needs beside the weight's own, until it returns
 
   std::uint64_t bytes() const;  // codes and scales, whether materialised or not
 };

@@ -24,6 +24,12 @@ struct MatrixOrder {
 constexpr MatrixOrder kSm90Order{16, 25};  // mma and wgmma, bf16 and f16 operands; sm120's mma too
 constexpr MatrixOrder kSm70Order{4, 23};   // mma.m8n8k4, f16 operands; block-scaled FP4: fused_fp4.h
 
+// sm90's FP8 unit (wgmma, e4m3 by e4m3; mode a8 only): one sum of 32 products, kept in kFp8ResultBits bits. So few
+// bits are added up over kFp8Chain columns only, in four instructions; the chains of a sum are its segments
+// (linear_segments with `blocks`), added to the total in float32.
+constexpr MatrixOrder kSm90Fp8Order{32, 13};
+constexpr int kFp8ResultBits = 14, kFp8Chain = 128;
+
 // Profile sm90 takes an NVFP4 weight as code * block scale * 2^-7 and its tensor or row scale as float32(scale *
 // 2^7): then a code and a scale become a bf16 operand by one multiplication (both factors are bf16 of values
 // shifted by powers of two, whose product is code * scale * 2^-7 exactly). Away from the ends of float32's range
@@ -36,7 +42,7 @@ struct Segments {
 };
 
 // `blocks`: scales change every 128 columns of K (128x128 weight blocks, or activations scaled in
-// groups of 128), so a segment is one of those.
+// groups of 128), or sm90's FP8 unit adds up; a segment is one of those.
 NIBBLE_HD constexpr Segments linear_segments(std::int64_t n, std::int64_t k, bool blocks) {
   if (k <= 0) return {1, 64};
   if (blocks) return {static_cast<std::int32_t>((k + 127) / 128), 128};

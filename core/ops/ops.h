@@ -67,12 +67,21 @@ struct Quantize {
 // Then y = total * alpha[n], alpha = tensor or row scale of w (1 for none and block128), and with
 // quantised activations y = y * (static scale or row scale). Activation operand: e2m1 code * e4m3
 // block scale, or the e4m3 code, exact in f32.
+//
+// Mode a8 (lossy, opt-in): a linear layer whose weight is NVFP4 or FP8 reads fp8_token activations, whatever the
+// checkpoint declares, with fp8_unit set; others run as in a16.
+//   NVFP4  re-encoded at load to e4m3 codes and one tensor scale (core/numerics/fp8_reencode.h); the layer has that FP8
+//          weight from then on, and an Embed of the same matrix reads it too
+//   FP8    its own codes, with a tensor, row or block128 scale as above: none of them stands inside a sum
+// fp8_unit: profile sm90 multiplies code by code on its FP8 unit (core/numerics/matrix_order.h), K in segments of 128.
+// Other profiles compute what they compute for any fp8_token input.
 struct Linear {
   Tensor x;         // [T, K] operand, or Quantize's codes
   Tensor x_scales;  // Quantize's scales; not valid() for unquantised x and for fp8_tensor_static
   ActivationFormat x_format;  // Kind::none for unquantised x
   WeightId weight;  // [N, K]
   Tensor y;         // [T, N] f32 or operand
+  bool fp8_unit = false;  // only with an FP8 weight and fp8_token
 };
 
 // Shapes of a gated delta net layer. Channels C = 2 * key_heads * key_dim + value_heads * value_dim,

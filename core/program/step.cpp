@@ -39,6 +39,20 @@ std::int32_t state_layer(std::vector<Shape>& layers, std::int32_t index, const S
   return index;
 }
 
+// Of a linear layer's input in a mode; Kind::none: as it is.
+ActivationFormat input_format(Activations mode, const Weight& w) {
+  switch (mode) {
+    case Activations::a16:
+      return {};
+    case Activations::declared:
+      return w.activation;
+    case Activations::a8:
+      if (w.format != WeightFormat::nvfp4 && w.format != WeightFormat::fp8_e4m3) return {};
+      return {ActivationFormat::Kind::fp8_token, 0};
+  }
+  return {};
+}
+
 }  // namespace
 
 WeightId Tracer::weight(const Weight& w) {
@@ -128,35 +142,33 @@ Tensor Step::linear_f32(const std::string& name, Tensor x, const Weight& weight)
 Tensor Step::linear(const std::string& name, Tensor x, const Weight& weight, DType y) {
   expect_cols(name, "input columns", x, weight.cols);
   Linear op{x, {}, {}, tracer_.weight(weight), make(x.rows, weight.rows, y)};
-  using Kind = ActivationFormat::Kind;
-  if (tracer_.options().declared_activations && weight.activation.kind != Kind::none) {
-    const ActivationFormat& format = weight.activation;
-    const Quantize* packed = nullptr;
-    for (const auto& [q, source] : packed_) {
-      if (source.buffer == x.buffer && source.offset == x.offset && source.cols == x.cols &&
-          q.format == format) {
-        packed = &q;
-      }
-    }
-    if (packed == nullptr) {
-      Quantize q{x, format, {}, {}};
-      const bool fp4 = format.kind == Kind::nvfp4_static;
-      q.codes = make(x.rows, fp4 ? x.cols / 2 : x.cols, DType::u8);
-      if (fp4) q.scales = make(x.rows, x.cols / 16, DType::u8);
-      if (format.kind == Kind::fp8_token) q.scales = make(x.rows, 1, DType::f32);
-      if (format.kind == Kind::fp8_token_group128) {
-        q.scales = make(x.rows, (x.cols + 127) / 128, DType::f32);
-      }
-      emit(name + ".input", q);
-      packed_.emplace_back(q, x);
-      packed = &packed_.back().first;
-    }
-    op.x = packed->codes;
-    op.x_scales = packed->scales;
+  if (const ActivationFormat format = input_format(tracer_.options().activations, weight);
+      format.kind != ActivationFormat::Kind::none) {
+    const Quantize& packed = quantised(name, x, format);
+    op.x = packed.codes;
+    op.x_scales = packed.scales;
     op.x_format = format;
+    op.fp8_unit = tracer_.options().activations == Activations::a8;
   }
   emit(name, op);
   return op.y;
+}
+
+const Quantize& Step::quantised(const std::string& name, Tensor x, const ActivationFormat& format) {
+  using Kind = ActivationFormat::Kind;
+  for (const auto& [q, source] : packed_) {
+    if (source.buffer == x.buffer && source.offset == x.offset && source.cols == x.cols && q.format == format) {
+      return q;
+    }
+  }
+  Quantize q{x, format, {}, {}};
+  const bool fp4 = format.kind == Kind::nvfp4_static;
+  q.codes = make(x.rows, fp4 ? x.cols / 2 : x.cols, DType::u8);
+  if (fp4) q.scales = make(x.rows, x.cols / 16, DType::u8);
+  if (format.kind == Kind::fp8_token) q.scales = make(x.rows, 1, DType::f32);
+  if (format.kind == Kind::fp8_token_group128) q.scales = make(x.rows, (x.cols + 127) / 128, DType::f32);
+  emit(name + ".input", q);
+  return packed_.emplace_back(q, x).first;
 }
 
 Tensor Step::add(const std::string& name, Tensor a, Tensor b) {

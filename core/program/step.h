@@ -10,6 +10,7 @@
 
 #include "backends/backend.h"
 #include "core/program/program.h"
+#include "nibble/options.h"
 
 namespace nibble {
 
@@ -21,7 +22,7 @@ struct RopeConfig {
 };
 
 struct TraceOptions {
-  bool declared_activations = false;  // mode `declared`: quantise inputs as the checkpoint says
+  Activations activations = Activations::a16;
   DType operand = DType::f32;         // buffers between ops
   std::int64_t max_positions = 0;     // rows of the rope tables
 };
@@ -94,6 +95,7 @@ class Step {
   Tensor make_operand(std::int64_t cols) { return make(Rows::tokens, cols, tracer_.options().operand); }
   void emit(std::string name, OpArgs args);
   Tensor linear(const std::string& name, Tensor x, const Weight& weight, DType y);
+  const Quantize& quantised(const std::string& name, Tensor x, const ActivationFormat& format);
 
   Tracer& tracer_;
   Program program_;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backends/cpu/ops/linear_fused.h"
+#include "core/checkpoint/reencode.h"
 #include "core/numerics/codecs.h"
 
 #if defined(__x86_64__)
@@ -71,14 +72,16 @@ void spin(long n, float* out) {
 constexpr double kSpinFlop = 2;
 #endif
 
-// Each mirrored profile; `declared`: also with NVFP4 activations.
-void mirrors(cpu::Isa isa, cpu::Parallel& parallel, const Weight& w, const std::vector<float>& x,
-             std::vector<float>& y, bool declared) {
-  const Aligned workspace(static_cast<std::uint64_t>(cpu::linear_fused_workspace_bytes(64, w.cols)));
+// Each mirrored profile; `nvfp4`: also with NVFP4 activations, and re-encoded to FP8 as in mode a8.
+void mirrors(cpu::Isa isa, cpu::Parallel& parallel, const Weight& weight, const std::vector<float>& x,
+             std::vector<float>& y, bool nvfp4) {
+  const Aligned workspace(static_cast<std::uint64_t>(cpu::linear_fused_workspace_bytes(64, weight.cols)));
   const std::vector<std::int32_t> exponents(64, 0);
-  const std::vector<std::uint8_t> codes(static_cast<std::size_t>(64 * w.cols / 2), 0x5A),
-      scales(static_cast<std::size_t>(64 * w.cols / 16), 0x3B);
-  const auto measure = [&](const char* what, cpu::Profile profile, bool fp4) {
+  const std::vector<std::uint8_t> codes(static_cast<std::size_t>(64 * weight.cols), 0x5A),
+      scales(static_cast<std::size_t>(64 * weight.cols / 16), 0x3B);
+  const std::vector<float> row_scales(64, 0.5f);
+  const auto measure = [&](const char* what, cpu::Profile profile, const Weight& w, bool fp4) {
+    const bool fp8 = &w != &weight;
     const cpu::WeightOperand operand = cpu::weight_operand(profile);
     const Aligned arena(cpu::packed_bytes(w, operand));
     const auto packed = cpu::pack(w, arena.p, parallel, cpu::nibble_order(isa), operand);
@@ -95,6 +98,13 @@ void mirrors(cpu::Isa isa, cpu::Parallel& parallel, const Weight& w, const std::
         a.scales = scales.data();
         a.scale_stride = w.cols / 16;
       }
+      if (fp8) {
+        a.format = {ActivationFormat::Kind::fp8_token, 0};
+        a.codes = codes.data();
+        a.scales = row_scales.data();
+        a.scale_stride = 1;
+        a.fp8_unit = true;
+      }
       a.y = y.data();
       a.y_stride = w.rows;
       a.workspace = workspace.p;
@@ -104,9 +114,13 @@ void mirrors(cpu::Isa isa, cpu::Parallel& parallel, const Weight& w, const std::
                   s * 1e9 * parallel.threads() / static_cast<double>(rows * w.rows * w.cols));
     }
   };
-  measure("sm90", cpu::Profile::sm90, false);
-  measure("sm70", cpu::Profile::sm70, false);
-  if (declared) measure("sm120 x nvfp4", cpu::Profile::sm120, true);
+  measure("sm90", cpu::Profile::sm90, weight, false);
+  measure("sm70", cpu::Profile::sm70, weight, false);
+  if (!nvfp4) return;
+  measure("sm120 x nvfp4", cpu::Profile::sm120, weight, true);
+  Weight fp8 = reencoded_to_fp8(weight);
+  fp8.materialize(fp8);
+  measure("sm90 a8", cpu::Profile::sm90, fp8, false);
 }
 
 }  // namespace

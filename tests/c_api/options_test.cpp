@@ -83,6 +83,16 @@ TEST(COptions, ALongerStructIsTakenUnlessItAsksForMore) {
   EXPECT_EQ(load_status(&o.now), NIBBLE_UNSUPPORTED);
 }
 
+TEST(COptions, EveryModeOfActivationsLoads) {
+  for (const int mode : {NIBBLE_ACTIVATIONS_A16, NIBBLE_ACTIVATIONS_DECLARED, NIBBLE_ACTIVATIONS_A8}) {
+    nibble_load_options o;
+    nibble_load_options_init(&o, sizeof o);
+    o.backend = "cpu";
+    o.activations = mode;
+    EXPECT_EQ(load_status(&o), NIBBLE_OK) << mode << ": " << nibble_last_error();
+  }
+}
+
 TEST(COptions, ValuesOutOfRangeAreRefused) {
   const auto with = [](auto change) {
     nibble_load_options o;
@@ -90,7 +100,7 @@ TEST(COptions, ValuesOutOfRangeAreRefused) {
     change(o);
     return load_status(&o);
   };
-  EXPECT_EQ(with([](auto& o) { o.activations = 2; }), NIBBLE_INVALID_ARGUMENT);
+  EXPECT_EQ(with([](auto& o) { o.activations = 3; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.reserved = 1; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.kv_tokens = -1; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.max_sequences = 0; }), NIBBLE_INVALID_ARGUMENT);

@@ -118,7 +118,7 @@ TEST(Tracer, QuantisesAnInputOnceForAllThatDeclareTheSame) {
   other.activation = {ActivationFormat::Kind::fp8_token, 0};
   const Weight table = weight("embed", 10, 64);
   for (const bool declared : {false, true}) {
-    Tracer tracer({.declared_activations = declared});
+    Tracer tracer({.activations = declared ? Activations::declared : Activations::a16});
     Step s(tracer, {ProgramClass::Kind::mixed, 8, 1});
     const Tensor x = s.embed("embed", table);
     s.linear("linear", x, gate);
@@ -129,6 +129,35 @@ TEST(Tracer, QuantisesAnInputOnceForAllThatDeclareTheSame) {
     for (const Op& op : p.ops) quantised += std::holds_alternative<Quantize>(op.args);
     EXPECT_EQ(quantised, declared ? 2 : 0);
   }
+}
+
+TEST(Tracer, A8QuantisesWhatFourAndEightBitWeightsRead) {
+  Weight gate = weight("gate", 32, 64), up = weight("up", 32, 64), other = weight("other", 32, 64);
+  gate.format = WeightFormat::nvfp4;
+  gate.activation = {ActivationFormat::Kind::nvfp4_static, 0.5f};
+  up.format = WeightFormat::fp8_e4m3;
+  other.format = WeightFormat::bf16;
+  other.activation = {ActivationFormat::Kind::fp8_token, 0};
+  const Weight table = weight("embed", 10, 64);
+  Tracer tracer({.activations = Activations::a8});
+  Step s(tracer, {ProgramClass::Kind::mixed, 8, 1});
+  const Tensor x = s.embed("embed", table);
+  for (const Weight* w : {&gate, &up, &other}) s.linear("linear", x, *w);
+  const Program p = s.finish(s.linear("linear", s.output_rows(x), table));
+  int quantised = 0, on_unit = 0, plain = 0;
+  for (const Op& op : p.ops) {
+    if (const auto* q = std::get_if<Quantize>(&op.args)) {
+      ++quantised;
+      EXPECT_EQ(q->format, (ActivationFormat{ActivationFormat::Kind::fp8_token, 0}));
+    }
+    if (const auto* l = std::get_if<Linear>(&op.args)) {
+      ++(l->fp8_unit ? on_unit : plain);
+      EXPECT_EQ(l->fp8_unit, l->x_format.kind == ActivationFormat::Kind::fp8_token);
+    }
+  }
+  EXPECT_EQ(quantised, 1);
+  EXPECT_EQ(on_unit, 2);
+  EXPECT_EQ(plain, 2);
 }
 
 }  // namespace

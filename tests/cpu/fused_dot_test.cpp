@@ -185,6 +185,8 @@ TEST(FusedDot, FastLoopsEqualBigIntegers) {
     };
     each_golden("bf16_16_25", 16, from_bf16, with(cpu::fused_kernels(isa).chain_sm90));
     each_golden("f16_4_23", 4, from_f16, with(cpu::fused_kernels(isa).chain_sm70));
+    each_golden<std::uint8_t>("e4m3_32_13", 32, [](std::uint8_t b) { return num::e4m3_to_float(b); },
+                              with(cpu::fused_kernels(isa).chain_sm90_fp8));
   }
 }
 
@@ -287,6 +289,25 @@ TEST(FusedDot, FastLoopsEqualTheModelF16) {
   }
 }
 
+// All magnitudes of the format, its subnormals among them; NaN beside them.
+TEST(FusedDot, FastLoopsEqualTheModelE4m3) {
+  const cpu::FloatEnv env;
+  const float edges[] = {0.0f, -0.0f, 0x1p-9f, -0x1.8p-8f, 0x1p-6f, 448.0f, -448.0f, NAN};
+  for (const int binades : {1, 2, 8, 17, 30}) {
+    for (const int special : {0, 2, 10, 200}) {
+      for (const int edge_count : {2, 7, 8}) {
+        chains_equal_model(
+            128, 32, binades, special, edges, edge_count,
+            [](float v) { return num::e4m3_to_float(num::float_to_e4m3(v)); },
+            [](const cpu::FusedKernels& t) { return t.chain_sm90_fp8; },
+            [](const float* a, const float* b, float c) {
+              return num::fused_dot<32, 13, 14, num::kE4m3MinExponent, 16>(a, b, c);
+            });
+      }
+    }
+  }
+}
+
 // The fast loops bound the accumulator and the products before they start: values about those bounds, and
 // columns whose products are all zero.
 TEST(FusedDot, StartsAboutTheBounds) {
@@ -296,6 +317,7 @@ TEST(FusedDot, StartsAboutTheBounds) {
                           -0x1p101f,  0x1p126f,  0x1.FFFFFEp127f,  INFINITY,   -INFINITY,      NAN};
   const float bf16[] = {0.0f,      -0.0f,    0x1p-133f, 0x1.02p-126f, -0x1.FEp-65f, 0x1p-51f, 0x1p-50f, 1.0f,
                         -0x1.FEp0f, 0x1.FEp49f, 0x1p50f, 0x1p64f,     -0x1p67f,     0x1p127f};
+  const float e4m3[] = {0.0f, -0.0f, 0x1p-9f, -0x1.8p-8f, 0x1p-6f, 1.0f, -1.875f, 448.0f};
   const float f16[] = {0.0f, -0.0f, 0x1p-24f, -0x1.8p-15f, 0x1p-14f, 1.0f, -0x1.FFCp0f, 65504.0f};
   const auto check = [&](int k, std::span<const float> values, auto chain, auto model) {
     for (std::size_t first = 0; first < values.size(); ++first) {
@@ -329,6 +351,11 @@ TEST(FusedDot, StartsAboutTheBounds) {
       4, f16, [](const cpu::FusedKernels& t) { return t.chain_sm70; },
       [](const float* a, const float* b, float c) {
         return num::fused_dot<4, 23, 24, num::kF16MinExponent, 16>(a, b, c);
+      });
+  check(
+      32, e4m3, [](const cpu::FusedKernels& t) { return t.chain_sm90_fp8; },
+      [](const float* a, const float* b, float c) {
+        return num::fused_dot<32, 13, 14, num::kE4m3MinExponent, 16>(a, b, c);
       });
 }
 

@@ -58,7 +58,7 @@ struct Operands {
   }
 };
 
-template <int Group, int F, int MinExponent>
+template <int Group, int F, int MinExponent, int Bits = 24>
 float chain(const float* x, const float* w, std::int64_t from, std::int64_t to) {
   float sum = 0;
   for (std::int64_t k0 = from; k0 < to; k0 += Group) {
@@ -67,7 +67,7 @@ float chain(const float* x, const float* w, std::int64_t from, std::int64_t to) 
       a[k - k0] = x[k];
       b[k - k0] = w[k];
     }
-    sum = num::fused_dot<Group, F, 24, MinExponent>(a, b, sum);
+    sum = num::fused_dot<Group, F, Bits, MinExponent>(a, b, sum);
   }
   return sum;
 }
@@ -90,11 +90,11 @@ inline float fp4_chain(const Fp4Row& x, const Fp4Row& w, std::int64_t from, std:
   return sum;
 }
 
-// One output. `sum(from, to)`: of a segment; `group`: scales of 128 columns or null.
+// One output. `sum(from, to)`: of a segment; `group`: scales of 128 columns or null; `fp8_unit`: segments of 128.
 template <class Sum>
 float reference(const Weight& w, float alpha, std::int64_t n, const Sum& sum, const float* group,
-                float post) {
-  const bool blocks = group != nullptr || w.scale_layout == ScaleLayout::block128;
+                float post, bool fp8_unit) {
+  const bool blocks = group != nullptr || w.scale_layout == ScaleLayout::block128 || fp8_unit;
   const num::Segments segments = num::linear_segments(w.rows, w.cols, blocks);
   float total = 0;
   for (std::int64_t s = 0; s < segments.count; ++s) {
@@ -112,6 +112,7 @@ struct Input {  // kMost rows, quantised or not, and their operands
   Profile profile;
   ActivationFormat format;
   std::int64_t cols;
+  bool fp8_unit = false;  // mode a8
   std::vector<float> x, operand, float_scales;
   std::vector<std::int32_t> exponents;
   std::vector<std::uint8_t> codes, byte_scales;
@@ -206,6 +207,7 @@ inline void run(Isa isa, Parallel& parallel, const cpu::PackedWeight& w, Input& 
   a.weight = &w;
   a.rows = rows;
   a.format = in.format;
+  a.fp8_unit = in.fp8_unit;
   if (in.format.kind == Kind::none) {
     a.x = in.x.data() + first * in.cols;
     a.x_stride = in.cols;
@@ -233,13 +235,15 @@ inline std::vector<float> expected(const Weight& w, const Operands& ops, const I
       const float* row = ops.values.data() + n * w.cols;
       const float alpha = ops.alpha[static_cast<std::size_t>(n)];
       const auto put = [&](const auto& sum) {
-        want.push_back(reference(w, alpha, n, sum, in.group(t), in.post(t)));
+        want.push_back(reference(w, alpha, n, sum, in.group(t), in.post(t), in.fp8_unit));
       };
       if (fp4) {
         const Fp4Row a(in.codes.data() + t * in.code_cols(), in.byte_scales.data() + t * in.scale_cols(),
                        w.cols);
         const Fp4Row b(w.codes.data() + n * w.cols / 2, w.block_scales.data() + n * w.cols / 16, w.cols);
         put([&](auto from, auto to) { return fp4_chain(a, b, from, to); });
+      } else if (in.fp8_unit && in.profile == Profile::sm90) {
+        put([&](auto from, auto to) { return chain<32, 13, num::kE4m3MinExponent, 14>(x, row, from, to); });
       } else if (in.profile == Profile::sm70) {
         put([&](auto from, auto to) { return chain<4, 23, num::kF16MinExponent>(x, row, from, to); });
       } else {

@@ -2,7 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <random>
+#include <span>
 
+#include "core/checkpoint/reencode.h"
 #include "core/numerics/codecs.h"
 #include "tests/engine/support.h"
 #include "tests/models/folder.h"
@@ -93,10 +96,77 @@ TEST(Variants, TiedHeadEqualsAHeadWithTheSameValues) {
   EXPECT_FALSE(same_bytes(logits, shipped()));
 }
 
+// Mode a8: a tied NVFP4 table becomes one FP8 image, which the embedding reads too; one that is only looked up stays.
+TEST(Variants, A8ReencodesATiedTableOnce) {
+  constexpr std::int64_t kRows = 4096, kCols = 256;
+  std::mt19937 random(3);
+  std::string codes(kRows * kCols / 2, '\0'), block_scales(kRows * kCols / 16, '\0');
+  for (char& c : codes) c = static_cast<char>(random());
+  for (char& c : block_scales) c = static_cast<char>(0x30 + random() % 0x10);
+  const float global = 0.01f;
+  const auto scalar = [](float v) {
+    std::string bytes(4, '\0');
+    std::memcpy(bytes.data(), &v, 4);
+    return bytes;
+  };
+  const std::string name = "model.language_model.embed_tokens";
+  const auto tie = [](Folder& f) {
+    f.tensors.erase("lm_head.weight");
+    Json text = *f.config.find("text_config");
+    text.set("tie_word_embeddings", true);
+    f.config.set("text_config", text);
+    f.config.set("tie_word_embeddings", true);
+  };
+  const auto nvfp4 = [&](Folder& f) {
+    f.tensors[name + ".weight"] = {DType::u8, {kRows, kCols / 2}, codes};
+    f.tensors[name + ".weight_scale"] = {DType::f8_e4m3, {kRows, kCols / 16}, block_scales};
+    f.tensors[name + ".weight_scale_2"] = {DType::f32, {}, scalar(global)};
+    f.write();
+  };
+  Folder a, b, looked_up;
+  tie(a);
+  nvfp4(a);
+  nvfp4(looked_up);
+  tie(b);
+  Weight w;
+  w.format = WeightFormat::nvfp4;
+  w.rows = kRows;
+  w.cols = kCols;
+  w.codes = std::as_bytes(std::span(codes));
+  w.block_scales = std::as_bytes(std::span(block_scales));
+  w.scale_layout = ScaleLayout::tensor;
+  w.scales = {global};
+  Weight fp8 = reencoded_to_fp8(w);
+  fp8.materialize(fp8);
+  b.tensors[name + ".weight"] = {DType::f8_e4m3, {kRows, kCols},
+                                 {reinterpret_cast<const char*>(fp8.codes.data()), fp8.codes.size()}};
+  b.tensors[name + ".weight_scale"] = {DType::f32, {}, scalar(fp8.scales[0])};
+  b.write();
+  LoadOptions how = options();
+  how.activations = Activations::a8;
+  const auto run = [&](const std::filesystem::path& dir, const char* device) {
+    Model model = Model::load(dir, Device::parse(device), how);
+    Trace trace(model, {kLogits});
+    Session session = model.new_session();
+    read_all(session.generate(long_prompt(70), tokens(3)));
+    return trace.ops.at(kLogits).values;
+  };
+  for (const char* device : {"cpu", "cpu:mirror=sm90"}) {
+    EXPECT_TRUE(same_bytes(run(a.path, device), run(b.path, device))) << device;
+  }
+  const auto reencodes_table = [&](const std::filesystem::path& dir) {
+    const ModelInfo info = Model::inspect(dir, nullptr, Device::cpu(), how);
+    return std::count_if(info.reencoded.begin(), info.reencoded.end(),
+                         [](const auto& row) { return row.name.ends_with("embed_tokens"); });
+  };
+  EXPECT_EQ(reencodes_table(a.path), 1);
+  EXPECT_EQ(reencodes_table(looked_up.path), 0);
+}
+
 // The free test of every model: random weights, all mixes, one forward; finite and reproducible.
 TEST(Variants, SyntheticShapesRun) {
   for (const char* mix : {"nvfp4", "mlp-nvfp4-rest-fp8", "bf16", "f32"}) {
-    for (const Activations activations : {Activations::a16, Activations::declared}) {
+    for (const Activations activations : {Activations::a16, Activations::declared, Activations::a8}) {
       LoadOptions how = options();
       how.activations = activations;
       const auto run = [&](std::uint64_t seed, int threads) {

@@ -178,7 +178,7 @@ TEST(Parity, CorruptedWeightIsFound) {
 }
 
 TEST(Parity, Float64) {
-  for (const Activations activations : {Activations::a16, Activations::declared}) {
+  for (const Activations activations : {Activations::a16, Activations::declared, Activations::a8}) {
     ParityOptions how = options();
     how.activations = activations;
     const Float64Report r = compare_with_float64(model(), Device::cpu(), how);
@@ -195,7 +195,7 @@ TEST(Parity, Float64OfTheMirrors) {
     EXPECT_LT(b.seen, b.bound);
     if (b.profile == "f32") continue;
     double largest = 0;
-    for (const Activations activations : {Activations::a16, Activations::declared}) {
+    for (const Activations activations : {Activations::a16, Activations::declared, Activations::a8}) {
       ParityOptions how = options();
       how.activations = activations;
       const Device mirror = Device::parse("cpu:mirror=" + std::string(b.profile));

@@ -18,6 +18,23 @@ TEST(Inspect, Text) {
   }
 }
 
+// One line for each NVFP4 matrix and their sum; a checkpoint of FP8 has none to re-encode.
+TEST(Inspect, A8SaysWhatReencodingLoses) {
+  const ToolRun run = run_tool({"inspect", model_path(), "--activations", "a8"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  for (const char* part : {"re-encoded to FP8", "layers.0.mlp.gate_proj", "6 * 2^0", "all ", "1.417 %", "activations a8"}) {
+    EXPECT_NE(run.out.find(part), std::string::npos) << part << "\n" << run.out;
+  }
+  const ToolRun json = run_tool({"inspect", model_path(), "--activations", "a8", "--json"});
+  ASSERT_EQ(json.code, 0) << json.err;
+  EXPECT_EQ(parse_json(json.out).find("reencoded")->as_array().size(), 50u);
+  for (const char* other : {NIBBLE_TEST_DATA "/mixed/hf-fp8-block", NIBBLE_TEST_DATA "/model/hf-nvfp4-ct"}) {
+    const bool a16 = std::string(other).find("nvfp4") != std::string::npos;
+    const ToolRun none = run_tool({"inspect", other, "--activations", a16 ? "a16" : "a8"});
+    EXPECT_EQ(none.out.find("re-encoded"), std::string::npos) << none.out;
+  }
+}
+
 TEST(Inspect, SaysWhatTheConfigurationHolds) {
   const ToolRun run = run_tool({"inspect", model_path()});
   ASSERT_EQ(run.code, 0) << run.err;

@@ -84,6 +84,19 @@ TEST(Parity, MirrorsReproduceTheDigestsOfCards) {
   }
 }
 
+// A digest names the mode that it was made in, and the check runs in that.
+TEST(Parity, A8HasADigest) {
+  const ToolRun made = run_tool({"parity", model_path(), "--a", "cpu:mirror=sm90", "--tokens", "1,2,3", "--decode", "2",
+                                 "--activations", "a8", "--digest", "-q"});
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_NE(made.out.find("\"activations\": \"a8\""), std::string::npos) << made.out;
+  const TempFolder folder;
+  const std::string file = (folder.path() / "digest.json").string();
+  std::ofstream(file) << made.out;
+  EXPECT_EQ(run_tool({"parity", model_path(), "--a", "cpu:mirror=sm90", "--check", file, "-q"}).code, 0);
+  EXPECT_EQ(run_tool({"parity", model_path(), "--a", "cpu:mirror=sm120", "--check", file, "-q"}).code, 5);
+}
+
 TEST(Parity, ADigestOfAnotherRunDiffers) {
   const ToolRun made = run_tool({"parity", model_path(), "--a", "cpu", "--tokens", "1,2,3", "--decode", "2",
                                  "--digest", "-q"});

@@ -21,6 +21,10 @@ NIBBLE_INLINE std::int32_t twice(std::int32_t e) {
   return static_cast<std::int32_t>((static_cast<std::uint32_t>(e) & 0xFFFFu) * 0x10001u);
 }
 
+// What is left of a float of 24 bits.
+template <int Bits>
+constexpr std::uint32_t kKeptBits = ~((std::uint32_t{1} << (24 - Bits)) - 1);
+
 // S beyond this: c might not fit, or rounding S might.
 template <int G, int F>
 constexpr std::int64_t kMostSum = 0x7FFFFF00 - (std::int64_t{1} << (F + 1));

@@ -40,7 +40,7 @@ NIBBLE_INLINE bool panel_exponents(const float* values, std::int64_t k, std::int
 }
 
 // One group of one row. False, and c as it was, where something is not ordinary.
-template <int G, int F>
+template <int G, int F, int Bits>
 NIBBLE_INLINE bool fast_group(const float* a, const std::int32_t* ea, const float* b,
                               const std::int16_t* eb, F32x16& c) {
   float v[kLanes], scale[kLanes];
@@ -84,7 +84,7 @@ NIBBLE_INLINE bool fast_group(const float* a, const std::int32_t* ea, const floa
     const float near = static_cast<float>(size);
     const std::uint32_t grew = static_cast<std::int32_t>(near) > size ? 1 : 0;
     const std::uint32_t sign = static_cast<std::uint32_t>(s) & 0x80000000u;
-    const float r = num::bit_cast<float>((num::bit_cast<std::uint32_t>(near) - grew) | sign);
+    const float r = num::bit_cast<float>(((num::bit_cast<std::uint32_t>(near) - grew) & kKeptBits<Bits>) | sign);
     v[j] = r * num::bit_cast<float>(static_cast<std::uint32_t>(m[j] + 127 - F) << 23);
   }
   c = load(v);
@@ -92,7 +92,7 @@ NIBBLE_INLINE bool fast_group(const float* a, const std::int32_t* ea, const floa
 }
 
 // False, and c as it was, where something is not ordinary.
-template <int G, int F, int MinExponent, int Rows>
+template <int G, int F, int MinExponent, int Bits, int Rows>
 NIBBLE_INLINE bool ordinary_chain(const float* a, const std::int32_t* ea, std::int64_t stride,
                                   const float* b, const std::int16_t* eb, std::int64_t k, float* c) {
   F32x16 sum[Rows];
@@ -100,7 +100,7 @@ NIBBLE_INLINE bool ordinary_chain(const float* a, const std::int32_t* ea, std::i
   for (std::int64_t k0 = 0; k0 < k; k0 += G) {
     for (int r = 0; r < Rows; ++r) {
       const std::int64_t at = r * stride + k0;
-      if (!fast_group<G, F>(a + at, ea + at, b + k0 * kPanelRows, eb + k0 * kPanelRows, sum[r])) {
+      if (!fast_group<G, F, Bits>(a + at, ea + at, b + k0 * kPanelRows, eb + k0 * kPanelRows, sum[r])) {
         return false;
       }
     }

@@ -53,12 +53,13 @@ constexpr std::uint32_t float_bits(int exponent) {
 // back to c hides behind the others' products.
 //
 // c is a multiple of 2^-126 below 2^100 at first, so it is always 0 or a normal number, and stays below
-// 2^110; f16 operands cannot bring m out of range.
-template <int G, int F, int MinExponent, int Rows>
+// 2^110; f16 and e4m3 operands cannot bring m out of range.
+template <int G, int F, int MinExponent, int Bits, int Rows>
 NIBBLE_INLINE bool ordinary_chain(const float* a, const std::int32_t* ea, std::int64_t stride,
                                   const float* b, const std::int16_t* eb, std::int64_t k, float* c) {
-  constexpr bool kInRange = MinExponent == num::kF16MinExponent;
-  static_assert(!kInRange || (2 * num::kF16MinExponent > F - 126 && F < 27));
+  constexpr bool kInRange = MinExponent != num::kBf16MinExponent;
+  static_assert(!kInRange || (2 * MinExponent > F - 126 && F < 27));
+  static_assert(Bits == 24 || kSumFits<G, F>);
   constexpr std::uint32_t kLeastStart = float_bits(-100), kStarts = float_bits(100) - kLeastStart;
   F32x16 sum[Rows];
 #pragma GCC unroll 8
@@ -98,7 +99,9 @@ NIBBLE_INLINE bool ordinary_chain(const float* a, const std::int32_t* ea, std::i
         large = max_unsigned32(large, abs32(s));
         s = add32(s, start);
       }
-      sum[r] = mul(to_float(s), float_of(sub32(m, set32(static_cast<std::uint32_t>(F) << 23))));
+      F32x16 whole = to_float(s);
+      if constexpr (Bits < 24) whole = float_of(and32(bits_of(whole), set32(kKeptBits<Bits>)));
+      sum[r] = mul(whole, float_of(sub32(m, set32(static_cast<std::uint32_t>(F) << 23))));
     }
   }
   if constexpr (!kInRange) {

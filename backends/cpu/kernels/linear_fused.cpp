@@ -14,7 +14,8 @@ namespace nibble::cpu::NIBBLE_ISA {
 namespace {
 
 constexpr int kBlockFloats = kSegment * kPanelRows;
-static_assert(kFusedGroup % num::kSm90Order.group == 0 && kFusedGroup % num::kSm70Order.group == 0);
+static_assert(kFusedGroup % num::kSm90Order.group == 0 && kFusedGroup % num::kSm70Order.group == 0 &&
+              kFusedGroup % num::kSm90Fp8Order.group == 0 && kSegment == num::kFp8Chain);
 
 struct WeightBlock {
   alignas(64) float values[kBlockFloats];
@@ -57,22 +58,25 @@ NIBBLE_INLINE bool operand(const float* x, float scale, std::int64_t count, floa
 bool operand_bf16(const float* x, std::int64_t count, float* to, std::int32_t* exponents) {
   return operand<num::kBf16MinExponent>(x, 1.0f, count, to, exponents);
 }
+bool operand_e4m3(const float* x, std::int64_t count, float* to, std::int32_t* exponents) {
+  return operand<num::kE4m3MinExponent>(x, 1.0f, count, to, exponents);
+}
 bool operand_f16(const float* x, float scale, std::int64_t count, float* to, std::int32_t* exponents) {
   return operand<num::kF16MinExponent>(x, scale, count, to, exponents);
 }
 
 // Block k0 of `Rows` rows from r on.
-template <int G, int F, int kMin, int Rows>
+template <int G, int F, int kMin, int Bits, int Rows>
 __attribute__((noinline)) void row_chains(const FusedBlock& f, const WeightBlock& w, std::int64_t r,
                                           std::int64_t k0, std::int64_t count, float* sums) {
   const std::int64_t stride = f.linear.x_stride, at = r * stride + k0;
   bool ordinary = w.ordinary;
   for (int i = 0; i < Rows; ++i) ordinary &= f.ordinary[r + i] != 0;
-  fused_chain<G, F, kMin, Rows>(f.linear.x + at, f.exponents + at, stride, w.values, w.exponents, count,
+  fused_chain<G, F, kMin, Bits, Rows>(f.linear.x + at, f.exponents + at, stride, w.values, w.exponents, count,
                                 ordinary, sums + r * kPanelRows);
 }
 
-template <int G, int F, int kMin>
+template <int G, int F, int kMin, int Bits = 24>
 void rows(const FusedBlock& f, std::int64_t panel_begin, std::int64_t panel_end) {
   const LinearBlock& b = f.linear;
   const std::int64_t cols = b.weight->cols;
@@ -89,8 +93,8 @@ void rows(const FusedBlock& f, std::int64_t panel_begin, std::int64_t panel_end)
             w.open<kMin>(*b.weight, p, k0, end - k0 < kSegment ? end - k0 : kSegment, b.weight_unit);
         const TowardZero mode;
         std::int64_t r = 0;
-        for (; r + 2 <= b.rows; r += 2) row_chains<G, F, kMin, 2>(f, w, r, k0, count, sums);
-        if (r < b.rows) row_chains<G, F, kMin, 1>(f, w, r, k0, count, sums);
+        for (; r + 2 <= b.rows; r += 2) row_chains<G, F, kMin, Bits, 2>(f, w, r, k0, count, sums);
+        if (r < b.rows) row_chains<G, F, kMin, Bits, 1>(f, w, r, k0, count, sums);
       }
       for (std::int64_t r = 0; r < b.rows; ++r) {
         float* total = totals + r * kPanelRows;
@@ -101,7 +105,7 @@ void rows(const FusedBlock& f, std::int64_t panel_begin, std::int64_t panel_end)
   }
 }
 
-template <int G, int F, int MinExponent>
+template <int G, int F, int MinExponent, int Bits = 24>
 void bare_chain(const float* a, const float* b, std::int64_t k, float* c) {
   WeightBlock w;
   std::int32_t exponents[kSegment];
@@ -112,18 +116,21 @@ void bare_chain(const float* a, const float* b, std::int64_t k, float* c) {
     w.ordinary &= is_ordinary<MinExponent>(a[i]);
   }
   const TowardZero mode;
-  fused_chain<G, F, MinExponent, 1>(a, exponents, 0, w.values, w.exponents, k, w.ordinary, c);
+  fused_chain<G, F, MinExponent, Bits, 1>(a, exponents, 0, w.values, w.exponents, k, w.ordinary, c);
 }
 
-constexpr num::MatrixOrder k90 = num::kSm90Order, k70 = num::kSm70Order;
+constexpr num::MatrixOrder k90 = num::kSm90Order, k90Fp8 = num::kSm90Fp8Order, k70 = num::kSm70Order;
 constexpr FusedKernels kKernels{
     operand_bf16,
+    operand_e4m3,
     operand_f16,
     operand_fp4,
     rows<k90.group, k90.fraction_bits, num::kBf16MinExponent>,
+    rows<k90Fp8.group, k90Fp8.fraction_bits, num::kE4m3MinExponent, num::kFp8ResultBits>,
     rows<k70.group, k70.fraction_bits, num::kF16MinExponent>,
     fp4_rows,
     bare_chain<k90.group, k90.fraction_bits, num::kBf16MinExponent>,
+    bare_chain<k90Fp8.group, k90Fp8.fraction_bits, num::kE4m3MinExponent, num::kFp8ResultBits>,
     bare_chain<k70.group, k70.fraction_bits, num::kF16MinExponent>,
     bare_fp4};
 

@@ -11,7 +11,7 @@ namespace nibble::cpu {
 constexpr int kFusedRows = 16;  // at most this many in one call: they share the first-level cache
 
 // K is padded with zeros to whole groups of this many; a multiple of every profile's group.
-constexpr int kFusedGroup = 16;
+constexpr int kFusedGroup = 32;
 
 struct FusedBlock {
   LinearBlock linear;             // x as operand_...() leaves it
@@ -31,9 +31,10 @@ struct Fp4Block {
 };
 
 struct FusedKernels {
-  // One row of bf16- or f16-representable values to what the loops read; both rows padded with zeros to a
+  // One row of bf16-, e4m3- or f16-representable values to what the loops read; both rows padded with zeros to a
   // multiple of kFusedGroup. x and to may be the same. False for a row with an infinity or a NaN.
   bool (*operand_bf16)(const float* x, std::int64_t count, float* to, std::int32_t* exponents);
+  bool (*operand_e4m3)(const float* x, std::int64_t count, float* to, std::int32_t* exponents);
   // x * scale, a power of two that makes them so.
   bool (*operand_f16)(const float* x, float scale, std::int64_t count, float* to,
                       std::int32_t* exponents);
@@ -41,11 +42,13 @@ struct FusedKernels {
   void (*operand_fp4)(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t count,
                       std::int16_t* to, double* to_scales, std::int32_t* exponents);
   void (*sm90)(const FusedBlock& block, std::int64_t panel_begin, std::int64_t panel_end);
+  void (*sm90_fp8)(const FusedBlock& block, std::int64_t panel_begin, std::int64_t panel_end);
   void (*sm70)(const FusedBlock& block, std::int64_t panel_begin, std::int64_t panel_end);
   void (*fp4)(const Fp4Block& block, std::int64_t panel_begin, std::int64_t panel_end);
   // For tests: one row over a bare panel, k <= 128 and a multiple of the group.
   //   a [k], b [k, 16], c [16] in and out
   void (*chain_sm90)(const float* a, const float* b, std::int64_t k, float* c);
+  void (*chain_sm90_fp8)(const float* a, const float* b, std::int64_t k, float* c);
   void (*chain_sm70)(const float* a, const float* b, std::int64_t k, float* c);
   // For tests: one row, operand_fp4's, over the first group of a weight's first panel.
   void (*group_fp4)(const PackedWeight& weight, const std::int16_t* codes, const double* scales,

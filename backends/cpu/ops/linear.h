@@ -32,6 +32,8 @@ struct LinearArgs {
 
   std::byte* workspace = nullptr;  // linear_workspace_bytes(), aligned to 64; unused for Kind::none
 
+  bool fp8_unit = false;  // linear_fused in profile sm90: code by code
+
   const std::int32_t* x_exponents = nullptr;  // [rows] of x: linear_fused in profile sm70
 };
 

@@ -34,7 +34,8 @@ void check_format(Profile profile, const LinearArgs& a) {
   const WeightFormat f = a.weight->format;
   const bool f16 = profile == Profile::sm70;
   if (f == WeightFormat::f32 || f == (f16 ? WeightFormat::bf16 : WeightFormat::f16) ||
-      (f16 && a.format.kind == Kind::none && a.x_exponents == nullptr)) {
+      (f16 && a.format.kind == Kind::none && a.x_exponents == nullptr) ||
+      (a.fp8_unit && (f != WeightFormat::fp8_e4m3 || a.format.kind != Kind::fp8_token))) {
     throw Error(ErrorCode::internal,
                 std::string("[linear] expected operands of the profile, found a weight of ") +
                     weight_format_name(f) + (a.x_exponents == nullptr ? "" : ", x with exponents"));
@@ -115,7 +116,7 @@ void run_fp4(const FusedKernels& kernels, Parallel& parallel, const LinearArgs& 
   auto* const exponents = reinterpret_cast<std::int32_t*>(scales + rows * blocks);
   auto* const codes = reinterpret_cast<std::int16_t*>(exponents + rows * blocks);
   const Fp4Block all{slab_of(a, first, rows), codes, scales, exponents, stride,
-                     fused_segments(*a.weight, a.format).length};
+                     fused_segments(*a.weight, a.format, false).length};
   const auto* bytes = static_cast<const std::uint8_t*>(a.scales);
   over_rows(parallel, rows, cols, [&](std::int64_t r) {
     kernels.operand_fp4(a.codes + (first + r) * a.x_stride, bytes + (first + r) * a.scale_stride, cols,
@@ -131,7 +132,8 @@ void run_fused(Profile profile, const LinearKernels& plain, const FusedKernels& 
   auto* const exponents = reinterpret_cast<std::int32_t*>(x + rows * stride);
   auto* const row_scales = reinterpret_cast<float*>(exponents + rows * stride);
   auto* const ordinary = reinterpret_cast<std::int32_t*>(row_scales + rows);
-  FusedBlock all{slab_of(a, first, rows), exponents, ordinary, fused_segments(*a.weight, a.format).length};
+  const bool fp8 = profile == Profile::sm90 && a.fp8_unit;
+  FusedBlock all{slab_of(a, first, rows), exponents, ordinary, fused_segments(*a.weight, a.format, fp8).length};
   if (profile == Profile::sm90 && a.weight->format == WeightFormat::nvfp4) {
     all.linear.weight_unit = num::kSm90Nvfp4Unit;
     all.linear.alpha_unit = num::kSm90Nvfp4Scale;
@@ -159,11 +161,12 @@ void run_fused(Profile profile, const LinearKernels& plain, const FusedKernels& 
       plain.decode_fp8(codes, cols, to);
     }
     std::int32_t* const e = exponents + r * stride;
-    const bool finite = f16 ? kernels.operand_f16(from, scale, cols, to, e)
-                            : kernels.operand_bf16(from, cols, to, e);
+    const bool finite = f16   ? kernels.operand_f16(from, scale, cols, to, e)
+                        : fp8 ? kernels.operand_e4m3(from, cols, to, e)
+                              : kernels.operand_bf16(from, cols, to, e);
     ordinary[r] = finite ? 1 : 0;
   });
-  run_block(f16 ? kernels.sm70 : kernels.sm90, parallel, all);
+  run_block(f16 ? kernels.sm70 : fp8 ? kernels.sm90_fp8 : kernels.sm90, parallel, all);
 }
 
 }  // namespace
@@ -172,9 +175,9 @@ const FusedKernels& fused_kernels(Isa isa) {
   NIBBLE_PICK_ISA(isa, fused_kernels());
 }
 
-num::Segments fused_segments(const PackedWeight& weight, const ActivationFormat& format) {
+num::Segments fused_segments(const PackedWeight& weight, const ActivationFormat& format, bool fp8_unit) {
   return num::linear_segments(weight.rows, weight.cols,
-                              weight.block != nullptr || format.kind == Kind::fp8_token_group128);
+                              weight.block != nullptr || format.kind == Kind::fp8_token_group128 || fp8_unit);
 }
 
 bool uses_fp4(Profile profile, WeightFormat weight, const ActivationFormat& x) {

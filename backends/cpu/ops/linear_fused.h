@@ -15,7 +15,7 @@ struct FusedKernels;
 const FusedKernels& fused_kernels(Isa isa);
 
 // The segments of a weight: scales that change along K make every 128 columns one.
-num::Segments fused_segments(const PackedWeight& weight, const ActivationFormat& format);
+num::Segments fused_segments(const PackedWeight& weight, const ActivationFormat& format, bool fp8_unit);
 
 // Whether the block-scaled FP4 unit multiplies these.
 bool uses_fp4(Profile profile, WeightFormat weight, const ActivationFormat& x);

@@ -79,6 +79,15 @@ struct ModelInfo {
     std::uint64_t scratch_bytes = 0;
   };
   std::vector<ProgramRow> programs;
+  // Activations a8, inspect() only: each NVFP4 matrix that is re-encoded to FP8, and what that loses.
+  struct ReencodedRow {
+    std::string name;
+    std::int64_t rows = 0, cols = 0;
+    int exponent = 0;              // the tensor scale is 6 * 2^exponent
+    std::int64_t inexact = 0;      // elements that changed
+    double error2 = 0, size2 = 0;  // sums of squares: of the differences, of the NVFP4 values
+  };
+  std::vector<ReencodedRow> reencoded;
   std::vector<std::string> notes;  // what was skipped or ignored, one line each
 
   NIBBLE_API std::uint64_t total_bytes() const;  // of all arenas

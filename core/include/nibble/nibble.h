@@ -42,8 +42,9 @@ typedef enum nibble_status {
 } nibble_status;
 
 typedef enum nibble_activations {
-  NIBBLE_ACTIVATIONS_A16 = 0,     /* not quantised */
-  NIBBLE_ACTIVATIONS_DECLARED = 1 /* as the checkpoint declares for each module */
+  NIBBLE_ACTIVATIONS_A16 = 0,      /* not quantised */
+  NIBBLE_ACTIVATIONS_DECLARED = 1, /* as the checkpoint declares for each module */
+  NIBBLE_ACTIVATIONS_A8 = 2        /* lossy: NVFP4 weights re-encoded to FP8, inputs FP8 per token */
 } nibble_activations;
 
 typedef enum nibble_stop_reason {

@@ -35,7 +35,11 @@ struct NIBBLE_API Device {
 enum class Activations {
   a16,       // not quantised: the profile's own operand type
   declared,  // as the checkpoint declares for each module (NVFP4, FP8 per token, ...)
+  a8,        // lossy, for speed: NVFP4 weights re-encoded to FP8 at load; inputs of those and of FP8 ones FP8 per token
 };
+NIBBLE_API const char* activations_name(Activations a);  // "a16", "declared", "a8"
+// Throws Error(invalid_argument) for another name.
+NIBBLE_API Activations activations_from_name(std::string_view name);
 
 struct LoadProgress {
   std::string_view stage;  // "reading", "packing"
