@@ -101,7 +101,7 @@ build_all() {
 }
 
 # Those that are quick under tools that make kernels 10 to 100 times slower; together they launch every op.
-small='LinearSmall*:*small_17_*:*small_1_*:*CudaRows*/3:*CudaRows*/17:*Empty*:*Counts*:*EmbedBits*'
+small='LinearSmall*:*small_17_*:*small_1_*:*CudaRows*/3:*CudaRows*/17:*CudaPack*/3:*Empty*:*Counts*:*EmbedBits*'
 
 for stage in $stages; do
   case "$stage" in
@@ -137,6 +137,10 @@ for stage in $stages; do
             fi
           done
         done
+      done
+      for profile in sm90 sm120; do
+        step parity "fused packs $profile" "$nibble" parity "$data/model/hf-nvfp4-ct" \
+          --a "cpu:mirror=$profile,fused-pack=on" --b "cuda:arch-path=$profile,fused-pack=on" --activations declared
       done
       step parity "cuda against float64" "$nibble" parity "$data/model/hf-nvfp4-ct" --a cuda --against-oracle ;;
     bench)
