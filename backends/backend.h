@@ -128,6 +128,8 @@ struct BackendEntry {
   std::unique_ptr<Backend> (*make)(const BackendOptions& options);
   // Measures Linear by itself; null: not on this backend.
   LinearBench (*bench_linear)(const BackendOptions& options, const LinearBenchOptions& how) = nullptr;
+  // Measures norms and SwiGLU with the packing behind them.
+  PackBench (*bench_pack)(const BackendOptions& options, const PackBenchOptions& how) = nullptr;
 };
 
 }  // namespace nibble
