@@ -150,6 +150,7 @@ for stage in $stages; do
       done
       step bench "27B shapes, 8 layers" "$nibble" bench --synthetic qwen3_5-27b --layers 8 --device cuda -p 2048 \
         -n 32 -b 1,8 -d 0 -r 3 -o md --trace "$out/trace.json"
+      step bench "packing behind norms and SwiGLU" "$nibble" bench ops --op pack --device cuda -t 1,8,64,2048 -o md
       step bench "linear beside cuBLAS" "$nibble" bench ops --op linear --device cuda -o md ;;
   esac
 done
