@@ -82,7 +82,8 @@ std::vector<PackShape> pack_shapes(const std::string& text) {
     if (text != (cards == 1 ? "27b" : fmt::format("27b-tp{}", cards))) continue;
     return {{"rms_norm", 5120, 0}, {"gated_rms_norm", 6144 / cards, 128}, {"swiglu", 17408 / cards, 0}};
   }
-  throw usage_error(fmt::format("--shapes: expected 27b, 27b-tp2 or 27b-tp4 with --op pack, found {}", in_quotes(text)));
+  throw usage_error(fmt::format("--shapes: expected 27b, 27b-tp2 or 27b-tp4 with --op pack, found {}",
+                                in_quotes(text)));
 }
 
 class BenchOps final : public Command {

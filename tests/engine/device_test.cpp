@@ -52,7 +52,8 @@ TEST(Device, RefusesOtherForms) {
                            "cpu:mirror=", "cpu:mirror", "cuda:arch-path=", "cuda:arch-path", "cuda:arch_path=sm70",
                            "cpu:=sm90", "cpu:threads=x", "cpu:threads=-2",
                            "cpu:threads=2,", "cpu:,threads=2", "cpu:threads=2,,mirror=sm90",
-                           "cpu:colour=blue", "cpu:fused-pack", "cpu:fused-pack=", "cpu:fused-pack=yes", "cpu:threads= 2", "cuda:+1", "cpu:threads=2=3"}) {
+                           "cpu:colour=blue", "cpu:fused-pack", "cpu:fused-pack=", "cpu:fused-pack=yes",
+                           "cpu:threads= 2", "cuda:+1", "cpu:threads=2=3"}) {
     try {
       Device::parse(text);
       ADD_FAILURE() << "accepted \"" << text << "\"";

@@ -69,7 +69,8 @@ class Runner {
         std::copy_n(at - static_cast<std::uint64_t>(kPeriod) * size, size, at);
         continue;
       }
-      const float v = 3 * std::sin(0.37f * static_cast<float>(i % 8191)) * std::cos(0.011f * static_cast<float>(i % 4093));
+      const float v = 3 * std::sin(0.37f * static_cast<float>(i % 8191)) *
+                      std::cos(0.011f * static_cast<float>(i % 4093));
       if (wide) {
         *reinterpret_cast<float*>(at) = v;
       } else {
@@ -162,7 +163,8 @@ class Runner {
 
 PackBench bench_pack(const BackendOptions& options, const PackBenchOptions& how) {
   if (!options.mirror.empty()) {
-    throw Error(ErrorCode::no_device, "[cuda] mirror: only the CPU mirrors a profile, found \"" + options.mirror + "\"");
+    throw Error(ErrorCode::no_device,
+                "[cuda] mirror: only the CPU mirrors a profile, found \"" + options.mirror + "\"");
   }
   return Runner(options, how).run();
 }

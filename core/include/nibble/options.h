@@ -30,7 +30,8 @@ struct NIBBLE_API Device {
   static Device cpu(int threads = 0);
   static Device best();  // the first backend of the registry that finds a device
   // "cpu", "cpu:mirror=sm90", "cuda", "cuda:1": a backend, then a card's number or name=value pairs
-  // (mirror, arch-path, threads, kernels, graphs=off, fused-pack=on or off), parted by commas. Throws Error(invalid_argument).
+  // (mirror, arch-path, threads, kernels, graphs=off, fused-pack=on or off), parted by commas. Throws
+  // Error(invalid_argument).
   static Device parse(std::string_view text);
   std::string text() const;  // what parse() takes
 };
