@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/checkpoint/weight.h"
+#include "core/program/fuse.h"
 #include "core/program/program.h"
 #include "core/schedule/batch.h"
 #include "core/state/state_layout.h"
@@ -44,6 +46,7 @@ struct DeviceInfo {
   std::int32_t threads = 0;
   std::uint64_t memory = 0;  // bytes, all and free
   std::uint64_t free_memory = 0;
+  Fusions fusions;           // fused ops that it has
 };
 
 struct MemoryPlan {
@@ -116,6 +119,7 @@ struct BackendOptions {
   std::int32_t index = 0;    // CUDA: which card
   bool graphs = true;        // CUDA: run programs through captured graphs
   std::string arch_path;     // CUDA: "sm70", "sm90", "sm120"; empty = the card's own
+  std::optional<bool> fused_pack;  // whether to have the ops that pack what they make; empty = CPU yes, CUDA no
 };
 
 struct BackendEntry {
@@ -124,6 +128,8 @@ struct BackendEntry {
   std::unique_ptr<Backend> (*make)(const BackendOptions& options);
   // Measures Linear by itself; null: not on this backend.
   LinearBench (*bench_linear)(const BackendOptions& options, const LinearBenchOptions& how) = nullptr;
+  // Measures norms and SwiGLU with the packing behind them.
+  PackBench (*bench_pack)(const BackendOptions& options, const PackBenchOptions& how) = nullptr;
 };
 
 }  // namespace nibble

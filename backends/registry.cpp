@@ -1,8 +1,10 @@
 #include "backends/registry.h"
 
 #include "backends/cpu/cpu_backend.h"
+#include "backends/cpu/pack_bench.h"
 #if defined(NIBBLE_HAS_CUDA)
 #include "backends/cuda/bench/linear_bench.h"
+#include "backends/cuda/bench/pack_bench.h"
 #include "backends/cuda/cuda_backend.h"
 #include "backends/cuda/device_info.h"
 #endif
@@ -25,10 +27,10 @@ std::unique_ptr<Backend> make_cuda(const BackendOptions&) { return nullptr; }  /
 
 constexpr BackendEntry kBackends[] = {
 #if defined(NIBBLE_HAS_CUDA)
-    {"cuda", cuda::refusal, make_cuda, cuda::bench_linear},
-    {"cpu", [] { return std::string(); }, make_cpu},
+    {"cuda", cuda::refusal, make_cuda, cuda::bench_linear, cuda::bench_pack},
+    {"cpu", [] { return std::string(); }, make_cpu, nullptr, cpu::bench_pack},
 #else
-    {"cpu", [] { return std::string(); }, make_cpu},
+    {"cpu", [] { return std::string(); }, make_cpu, nullptr, cpu::bench_pack},
     {"cuda", no_cuda, make_cuda},
 #endif
 };

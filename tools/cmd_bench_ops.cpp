@@ -1,4 +1,4 @@
-// cmd_bench_ops.cpp: `nibble bench ops`: one op of a card by itself, beside the vendor's library.
+// cmd_bench_ops.cpp: `nibble bench ops`: one op by itself; linear beside the vendor's library.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "nibble/op_bench.h"
 #include "tools/args.h"
 #include "tools/bench_ops_report.h"
+#include "tools/bench_pack_report.h"
 #include "tools/command.h"
 #include "tools/failure.h"
 #include "tools/load.h"
@@ -29,13 +30,18 @@ The peer is cuBLAS, bf16 weights, x and y, float32 sums; it is looked for at run
 bytes by a copy on the device, operations by the fastest product of the peer. Rows that are not cold may pass
 100 %: the L2 serves them. peer/ours over 1: we are faster.
 
+--op pack: RmsNorm, the delta net's gated norm and SwiGLU of these models by themselves, with the op behind
+them that quantises what they make, and both fused; on the CPU too, where a mirror's rounding counts as well.
+--formats are of what is made: nvfp4_static, fp8_tensor_static, fp8_token, fp8_token_group128.
+
 Shapes: 27b has the linears of a 27B model (34816x5120, 5120x17408, 16384x5120, 14336x5120, 5120x6144);
 27b-tp2 and 27b-tp4 the parts of one card of two or four.
 
 Examples:
   nibble bench ops --op linear --device cuda
   nibble bench ops --device cuda:1 --shapes 27b-tp2 --formats nvfp4,fp8 -t 1,8,64 -o csv
-  nibble bench ops --device cuda --shapes 4096x4096 --formats nvfp4 -t 16 --explain --peer none)";
+  nibble bench ops --device cuda --shapes 4096x4096 --formats nvfp4 -t 16 --explain --peer none
+  nibble bench ops --op pack --device cuda --formats nvfp4_static -t 1,2048)";
 
 constexpr const char* kShapesExpected = "27b, 27b-tp2, 27b-tp4 or NxK separated by commas";
 
@@ -71,18 +77,28 @@ std::vector<LinearShape> parse_shapes(const std::string& text) {
   return shapes;
 }
 
+std::vector<PackShape> pack_shapes(const std::string& text) {
+  for (const int cards : {1, 2, 4}) {
+    if (text != (cards == 1 ? "27b" : fmt::format("27b-tp{}", cards))) continue;
+    return {{"rms_norm", 5120, 0}, {"gated_rms_norm", 6144 / cards, 128}, {"swiglu", 17408 / cards, 0}};
+  }
+  throw usage_error(fmt::format("--shapes: expected 27b, 27b-tp2 or 27b-tp4 with --op pack, found {}",
+                                in_quotes(text)));
+}
+
 class BenchOps final : public Command {
  public:
-  explicit BenchOps(CLI::App& bench) : Command(bench, "ops", "single ops of a card, beside cuBLAS", kFooter) {
-    add_choice(app(), "--op", op_, {"linear"}, "which op");
+  explicit BenchOps(CLI::App& bench) : Command(bench, "ops", "single ops, linear beside cuBLAS", kFooter) {
+    add_choice(app(), "--op", op_, {"linear", "pack"}, "which op");
     not_empty(app().add_option("--device,--backend", on_,
                                "a card: cuda, cuda:1, cuda:arch-path=sm90 (default: the best that is there)"))
         ->type_name("NAME");
     app().add_option("--shapes", shapes_, kShapesExpected)->type_name("LIST")->capture_default_str();
     app()
-        .add_option("--formats", formats_, "of the weight: nvfp4, fp8, bf16, separated by commas")
-        ->type_name("LIST")
-        ->capture_default_str();
+        .add_option("--formats", formats_,
+                    "of the weight: nvfp4, fp8, bf16 (default: all), of what is packed: see below; separated by "
+                    "commas")
+        ->type_name("LIST");
     add_list(app(), "-t,--tokens", rows_, "T: rows of x");
     add_int(app(), "-r,--repetitions", how_.repetitions, 1, 10000, "measured batches of each row");
     add_choice(app(), "--peer", peer_, {"cublas", "none"}, "what to compare with");
@@ -100,8 +116,9 @@ class BenchOps final : public Command {
                                     in_quotes(extra.front())));
     }
     if (explain_ && output_ == "csv") throw usage_error("--explain: expected md or json output, found csv");
+    if (op_ == "pack") return pack(console);
     how_.shapes = parse_shapes(shapes_);
-    how_.formats = split(formats_);
+    how_.formats = split(app().count("--formats") > 0 ? formats_ : "nvfp4,fp8,bf16");
     for (const std::string& format : how_.formats) {
       if (format == "nvfp4" || format == "fp8" || format == "bf16") continue;
       throw usage_error(fmt::format("--formats: expected nvfp4, fp8 or bf16 separated by commas, found {}",
@@ -124,9 +141,30 @@ class BenchOps final : public Command {
   }
 
  private:
+  int pack(Console& console) {
+    if (explain_ || app().count("--peer") > 0) {
+      throw usage_error(fmt::format("--op pack: expected no {}, which is of linear", explain_ ? "--explain" : "--peer"));
+    }
+    PackBenchOptions how;
+    how.shapes = pack_shapes(shapes_);
+    how.formats = split(app().count("--formats") > 0 ? formats_ : "nvfp4_static,fp8_token");
+    how.rows = parse_list("--tokens", rows_, 1, limits::step_tokens);
+    how.repetitions = how_.repetitions;
+    how.on_progress = [&](std::string_view what, double part) {
+      console.progress("bench ops", part, what);
+      return !interrupted();
+    };
+    PackBench bench;
+    as_load_failure([&] { bench = bench_pack(on_.empty() ? Device::best() : Device::parse(on_), how); });
+    console.clear_progress();
+    if (bench.rows.empty()) throw Interrupted{};
+    console.out(output_ == "md" ? pack_markdown(bench) : output_ == "csv" ? pack_csv(bench) : pack_json(bench));
+    return bench.complete ? kOk : kInterrupted;
+  }
+
   LinearBenchOptions how_;
   OutputArgs messages_;
-  std::string op_ = "linear", on_, shapes_ = "27b", formats_ = "nvfp4,fp8,bf16",
+  std::string op_ = "linear", on_, shapes_ = "27b", formats_,
               rows_ = "1,2,4,8,16,32,64,128,256,512,1024,2048,4096", peer_ = "cublas", output_ = "md";
   bool explain_ = false;
 };

@@ -101,7 +101,7 @@ build_all() {
 }
 
 # Those that are quick under tools that make kernels 10 to 100 times slower; together they launch every op.
-small='LinearSmall*:*small_17_*:*small_1_*:*CudaRows*/3:*CudaRows*/17:*Empty*:*Counts*:*EmbedBits*'
+small='LinearSmall*:*small_17_*:*small_1_*:*CudaRows*/3:*CudaRows*/17:*CudaPack*/3:*Empty*:*Counts*:*EmbedBits*'
 
 for stage in $stages; do
   case "$stage" in
@@ -138,6 +138,10 @@ for stage in $stages; do
           done
         done
       done
+      for profile in sm90 sm120; do
+        step parity "fused packs $profile" "$nibble" parity "$data/model/hf-nvfp4-ct" \
+          --a "cpu:mirror=$profile,fused-pack=on" --b "cuda:arch-path=$profile,fused-pack=on" --activations declared
+      done
       step parity "cuda against float64" "$nibble" parity "$data/model/hf-nvfp4-ct" --a cuda --against-oracle ;;
     bench)
       for device in cuda cuda:graphs=off; do
@@ -146,6 +150,7 @@ for stage in $stages; do
       done
       step bench "27B shapes, 8 layers" "$nibble" bench --synthetic qwen3_5-27b --layers 8 --device cuda -p 2048 \
         -n 32 -b 1,8 -d 0 -r 3 -o md --trace "$out/trace.json"
+      step bench "packing behind norms and SwiGLU" "$nibble" bench ops --op pack --device cuda -t 1,8,64,2048 -o md
       step bench "linear beside cuBLAS" "$nibble" bench ops --op linear --device cuda -o md ;;
   esac
 done

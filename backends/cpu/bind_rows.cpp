@@ -56,25 +56,31 @@ Binder::Call Binder::call(const RmsNorm& a) {
   };
 }
 
+QuantizeArgs Binder::quantize_args(const ActivationFormat& format, const Tensor& codes,
+                                   const Tensor& scales, std::int64_t cols, Rows rows) const {
+  const Kind kind = format.kind;
+  expect(kind != Kind::none, "format", "a quantised one");
+  expect(kind != Kind::nvfp4_static || cols % 16 == 0, "x", "columns in multiples of 16");
+  QuantizeArgs args;
+  args.cols = cols;
+  args.format = format;
+  args.codes =
+      reinterpret_cast<std::uint8_t*>(address("codes", codes, DType::u8, code_columns(kind, cols)));
+  args.code_stride = codes.stride;
+  expect(codes.rows == rows, "codes", "as many rows as the input");
+  if (const std::int64_t across = scale_columns(kind, cols); across > 0) {
+    args.scales = address("scales", scales, scale_type(kind), across);
+    args.scale_stride = scales.stride;
+    expect(scales.rows == rows, "scales", "as many rows as the input");
+  }
+  return args;
+}
+
 Binder::Call Binder::call(const Quantize& a) {
   const View x = f32("x", a.x);
-  const Kind kind = a.format.kind;
-  expect(kind != Kind::none, "format", "a quantised one");
-  expect(kind != Kind::nvfp4_static || x.cols % 16 == 0, "x", "columns in multiples of 16");
-  QuantizeArgs args;
-  args.cols = x.cols;
-  args.format = a.format;
+  QuantizeArgs args = quantize_args(a.format, a.codes, a.scales, x.cols, x.rows);
   args.x = x.data;
   args.x_stride = x.stride;
-  args.codes = reinterpret_cast<std::uint8_t*>(
-      address("codes", a.codes, DType::u8, code_columns(kind, x.cols)));
-  args.code_stride = a.codes.stride;
-  expect(a.codes.rows == x.rows, "codes", "as many rows as the input");
-  if (const std::int64_t cols = scale_columns(kind, x.cols); cols > 0) {
-    args.scales = address("scales", a.scales, scale_type(kind), cols);
-    args.scale_stride = a.scales.stride;
-    expect(a.scales.rows == x.rows, "scales", "as many rows as the input");
-  }
   output_ = a.codes;
   return [&l = l_, args, rows = x.rows](const Step& step) {
     QuantizeArgs now = args;

@@ -32,6 +32,11 @@ static void round_output(Loaded& l, const BoundOp& op, float* data, std::int32_t
   }
 }
 
+// GatherRows moves what is rounded.
+static bool rounds_itself(const OpArgs& args) {
+  return std::holds_alternative<GatherRows>(args) || packs(args);
+}
+
 BoundOp Binder::bind(const Op& op, bool rounded) {
   op_ = &op;
   rounded_ = rounded;
@@ -45,7 +50,7 @@ BoundOp Binder::bind(const Op& op, bool rounded) {
     bound.output = output_;
     bound.section = section_;
   }
-  if (rounded && !std::holds_alternative<GatherRows>(op.args)) {  // that one moves what is rounded
+  if (rounded && !rounds_itself(op.args)) {
     expect(output_.valid(), "output", "one tensor that is rounded");
     std::int32_t* const e = exponents(output_);
     const Buffer& buffer = program_.buffers[static_cast<std::size_t>(output_.buffer)];

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "backends/cpu/loaded.h"
+#include "backends/cpu/ops/pack.h"
 #include "core/ops/ops.h"
 
 namespace nibble::cpu {
@@ -43,6 +44,9 @@ class Binder {
   Call call(const GatherRows& a);
   Call call(const Sample& a);
   Call call(const TokenLogprob& a);
+  Call call(const Packed<RmsNorm>& a);
+  Call call(const Packed<GatedRmsNorm>& a);
+  Call call(const Packed<SwiGlu>& a);
 
   [[noreturn]] void fail(const std::string& what) const;
   void expect(bool good, const char* field, const char* wanted) const;
@@ -55,6 +59,11 @@ class Binder {
   std::int32_t* exponents(const Tensor& t) const;
   View rows_like(const char* field, const Tensor& t, const View& other,
                  std::int64_t cols = 0) const;
+  // Codes, scales and rows of Quantize for an input of these columns and rows.
+  QuantizeArgs quantize_args(const ActivationFormat& format, const Tensor& codes,
+                             const Tensor& scales, std::int64_t cols, Rows rows) const;
+  // The same, and y of `first`, which may not be valid().
+  PackArgs pack_args(const Pack& pack, const Tensor& y, std::int64_t cols, Rows rows) const;
   const PackedWeight& weight(WeightId id) const;
   // Data of a constant of `count` elements.
   const ConstantView& constant(const char* field, ConstantId id) const;

@@ -7,6 +7,7 @@
 #include "backends/cpu/loaded.h"
 #include "backends/cpu/mirror.h"
 #include "backends/cpu/ops/linear_fused.h"
+#include "backends/cpu/ops/pack.h"
 #include "backends/cpu/ops/sequence_ops.h"
 #include "core/checkpoint/finite.h"
 #include "nibble/error.h"
@@ -66,6 +67,19 @@ void place_weights(Loaded& l, ModelSpec& spec, Carver& carver,
   spec.weights.clear();
 }
 
+// Of the row that a Packed makes; 0 for other ops.
+std::int64_t packed_columns(const OpArgs& args) {
+  return std::visit(
+      [](const auto& a) -> std::int64_t {
+        if constexpr (requires { a.pack; }) {
+          return a.op.y.cols;
+        } else {
+          return 0;
+        }
+      },
+      args);
+}
+
 }  // namespace
 
 std::vector<bool> find_taps(const ModelSpec& spec) {
@@ -99,6 +113,8 @@ Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int thr
         const std::int64_t rows = program.rows_of(linear->x.rows), cols = spec.weights[id].cols;
         need(static_cast<std::uint64_t>(mirror ? linear_fused_workspace_bytes(rows, cols)
                                                : linear_workspace_bytes(rows, cols)));
+      } else if (const std::int64_t cols = packed_columns(op.args); cols > 0) {
+        need(static_cast<std::uint64_t>(pack_workspace_bytes(cols, threads)));
       } else if (std::holds_alternative<Sample>(op.args)) {
         w.sample_lanes =
             std::max(w.sample_lanes,

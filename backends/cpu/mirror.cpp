@@ -59,24 +59,27 @@ Widened widen(Program& program, Profile profile) {
   return wide;
 }
 
+void round_bf16(float* row, std::int64_t cols) {
+  for (std::int64_t c = 0; c < cols; ++c) row[c] = num::bf16_to_float(num::float_to_bf16(row[c]));
+}
+
+std::int32_t round_f16(float* row, std::int64_t cols) {
+  std::uint32_t amax = 0;
+  for (std::int64_t c = 0; c < cols; ++c) amax = std::max(amax, num::finite_magnitude(row[c]));
+  const int e = num::activation_exponent(amax);
+  for (std::int64_t c = 0; c < cols; ++c) {
+    row[c] = num::row_f16_to_float(num::activation_to_f16(row[c], e), e);
+  }
+  return e;
+}
+
 void round_bf16(Parallel& parallel, std::int64_t rows, std::int64_t cols, Out y) {
-  over_rows(parallel, rows, cols, [&](std::int64_t r) {
-    float* const row = y.data + r * y.stride;
-    for (std::int64_t c = 0; c < cols; ++c) row[c] = num::bf16_to_float(num::float_to_bf16(row[c]));
-  });
+  over_rows(parallel, rows, cols, [&](std::int64_t r) { round_bf16(y.data + r * y.stride, cols); });
 }
 
 void round_f16(Parallel& parallel, std::int64_t rows, std::int64_t cols, Out y, std::int32_t* exponents) {
-  over_rows(parallel, rows, cols, [&](std::int64_t r) {
-    float* const row = y.data + r * y.stride;
-    std::uint32_t amax = 0;
-    for (std::int64_t c = 0; c < cols; ++c) amax = std::max(amax, num::finite_magnitude(row[c]));
-    const int e = num::activation_exponent(amax);
-    for (std::int64_t c = 0; c < cols; ++c) {
-      row[c] = num::row_f16_to_float(num::activation_to_f16(row[c], e), e);
-    }
-    exponents[r] = e;
-  });
+  over_rows(parallel, rows, cols,
+            [&](std::int64_t r) { exponents[r] = round_f16(y.data + r * y.stride, cols); });
 }
 
 }  // namespace nibble::cpu

@@ -32,13 +32,16 @@ constexpr WeightOperand weight_operand(Profile p) {
 }
 
 struct Widened {
-  std::vector<bool> rounded;            // for each op: its output is to be rounded; empty: none is
+  std::vector<bool> rounded;            // for each op: what it writes is to be rounded; empty: none is
   std::vector<std::int64_t> exponents;  // for each buffer: where its row exponents are in it, or -1
 };
 
 // Replans a program with float32 instead of 16-bit buffers.
 Widened widen(Program& program, Profile profile);
 
+// Of one row. round_f16 returns its exponent.
+void round_bf16(float* row, std::int64_t cols);
+std::int32_t round_f16(float* row, std::int64_t cols);
 // To bf16 and back, to nearest even.
 void round_bf16(Parallel& parallel, std::int64_t rows, std::int64_t cols, Out y);
 // To f16 with row exponents and back.

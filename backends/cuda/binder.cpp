@@ -4,6 +4,7 @@
 
 #include "backends/cuda/loaded.h"
 #include "backends/cuda/ops/linear.h"
+#include "backends/cuda/ops/pack.h"
 #include "backends/cuda/ops/rowwise.h"
 #include "backends/cuda/ops/sequence.h"
 #include "backends/cuda/wide_rows.h"
@@ -202,6 +203,48 @@ class Binder {
     bound_.limits.scores = true;
     const TokenLogprobArgs args{f32("logits", a.logits, l_.sizes.vocab), l_.workspace.logprobs};
     return [args](const Launch& to) { token_logprob(to, args); };
+  }
+  Call call(const Packed<RmsNorm>& a) {
+    const RmsNormArgs args{f32("x", a.op.x), constant("weight", a.op.weight, a.op.x.cols), a.op.eps,
+                           made("y", a.op.y, a.op.x)};
+    const PackArgs pack = pack_args(a.pack, a.op.y);
+    return [args, pack](const Launch& to) { rms_norm_pack(to, args, pack); };
+  }
+  Call call(const Packed<GatedRmsNorm>& a) {
+    expect(a.op.group > 0 && a.op.x.cols % a.op.group == 0, "group", "a divisor of the columns");
+    expect(a.op.x.cols / a.op.group <= kMostHeads, "group", "at most 8192 of them in a row");
+    const GatedRmsNormArgs args{typed_view("x", a.op.x, l_.operand),
+                                like("z", a.op.z, a.op.x, a.op.x.cols),
+                                constant("weight", a.op.weight, a.op.group),
+                                a.op.group,
+                                a.op.eps,
+                                made("y", a.op.y, a.op.x)};
+    const PackArgs pack = pack_args(a.pack, a.op.y);
+    return [args, pack](const Launch& to) { gated_rms_norm_pack(to, args, pack); };
+  }
+  Call call(const Packed<SwiGlu>& a) {
+    const SwiGluArgs args{typed_view("gate", a.op.gate, l_.operand),
+                          like("up", a.op.up, a.op.gate, a.op.gate.cols), made("y", a.op.y, a.op.gate)};
+    const PackArgs pack = pack_args(a.pack, a.op.y);
+    return [args, pack](const Launch& to) { swiglu_pack(to, args, pack); };
+  }
+
+  // y of an op that packs it: written only where it is valid().
+  View made(const char* field, const Tensor& y, const Tensor& x) const {
+    expect(l_.operand != DType::f16, field, "no rows of f16 (their ops stay apart)");
+    expect(y.dtype == l_.operand && y.rows == x.rows && y.cols == x.cols, field,
+           "the operand type, rows and columns of the input");
+    if (y.valid()) return typed_view(field, y, l_.operand);
+    return {nullptr, y.dtype, y.rows, y.cols, static_cast<std::int32_t>(y.cols), nullptr};
+  }
+  // Sets the output that observers see.
+  PackArgs pack_args(const Pack& pack, const Tensor& y) {
+    const bool fp4 = pack.format.kind == ActivationFormat::Kind::nvfp4_static;
+    expect(pack.format.kind != ActivationFormat::Kind::none, "format", "a quantised one");
+    expect(!fp4 || y.cols % 16 == 0, "y", "columns in multiples of 16");
+    expect(pack.codes.rows == y.rows, "codes", "as many rows as the input");
+    output_ = typed_view("codes", pack.codes, DType::u8, fp4 ? y.cols / 2 : y.cols);
+    return {pack.format, output_, scales("scales", pack.scales, pack.format, y.cols)};
   }
 
   [[noreturn]] void fail(const std::string& what) const {

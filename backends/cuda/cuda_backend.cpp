@@ -126,6 +126,13 @@ CudaBackend::CudaBackend(const BackendOptions& options)
   device_.kernels = architecture_of(card.major, card.minor);
   if (!options.arch_path.empty()) device_.kernels += ", path " + options.arch_path;
   device_.operand = operand_of(path_);
+  if (options.fused_pack.value_or(false)) {
+    if (device_.operand == DType::f16) {
+      throw Error(ErrorCode::invalid_argument, "[cuda] fused-pack: expected off with rows of f16 (" +
+                                                   device_.profile + "), found \"on\"");
+    }
+    device_.fusions = Fusions::all();
+  }
   device_.memory = card.memory;
   device_.free_memory = card.free_memory;
   stream_ = std::make_unique<Stream>();

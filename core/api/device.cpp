@@ -10,8 +10,8 @@ namespace nibble {
 namespace {
 
 constexpr const char* kForm =
-    "expected a backend and, after a colon, a card's number or mirror=, arch-path=, threads=, kernels= or "
-    "graphs= pairs (\"cuda:1\", \"cpu:mirror=sm90\")";
+    "expected a backend and, after a colon, a card's number or mirror=, arch-path=, threads=, kernels=, "
+    "graphs= or fused-pack= pairs (\"cuda:1\", \"cpu:mirror=sm90\")";
 
 [[noreturn]] void refuse(std::string_view text, const std::string& found) {
   throw Error(ErrorCode::invalid_argument,
@@ -75,6 +75,8 @@ Device Device::parse(std::string_view text) {
       d.kernels = value;
     } else if (key == "graphs" && (value == "on" || value == "off")) {
       d.graphs = value == "on";
+    } else if (key == "fused-pack" && (value == "on" || value == "off")) {
+      d.fused_pack = value == "on";
     } else if (key != "threads" || !whole(value, d.threads)) {
       refuse(text, found());
     }
@@ -90,6 +92,7 @@ std::string Device::text() const {
   if (!arch_path.empty()) add("arch-path=" + arch_path);
   if (threads != 0) add("threads=" + std::to_string(threads));
   if (!graphs) add("graphs=off");
+  if (fused_pack) add(*fused_pack ? "fused-pack=on" : "fused-pack=off");
   if (!kernels.empty()) add("kernels=" + kernels);
   return backend + items;
 }

@@ -160,7 +160,7 @@ const BackendEntry& backend_for(const Device& on) {
 }
 
 BackendOptions backend_options(const Device& on) {
-  return {on.threads, on.kernels, on.mirror, on.index, on.graphs, on.arch_path};
+  return {on.threads, on.kernels, on.mirror, on.index, on.graphs, on.arch_path, on.fused_pack};
 }
 
 std::string human_bytes(std::uint64_t bytes) {
@@ -201,7 +201,8 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
 
   Tracer tracer({.activations = how.activations,
                  .operand = d.backend->device().operand,
-                 .max_positions = d.engine.capacity});
+                 .max_positions = d.engine.capacity,
+                 .fusions = d.backend->device().fusions});
   for (const ProgramClass& cls : d.engine.classes) {
     Step step(tracer, cls);
     const Tensor logits = d.decoder->forward(step);

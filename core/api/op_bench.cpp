@@ -1,6 +1,7 @@
 #include "nibble/op_bench.h"
 
 #include "core/api/loader.h"
+#include "core/checkpoint/activation_kind.h"
 
 namespace nibble {
 namespace {
@@ -37,6 +38,38 @@ void check(const LinearBenchOptions& how) {
   }
 }
 
+void check(const PackBenchOptions& how) {
+  if (how.shapes.empty() || how.formats.empty() || how.rows.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                "[bench ops] expected at least one shape, format and number of rows, found none");
+  }
+  expect_range("repetitions", how.repetitions, 10000);
+  for (const std::int64_t rows : how.rows) expect_range("rows", rows, limits::step_tokens);
+  for (const PackShape& s : how.shapes) {
+    if (s.op != "rms_norm" && s.op != "gated_rms_norm" && s.op != "swiglu") {
+      throw Error(ErrorCode::invalid_argument,
+                  "[bench ops] shapes: expected rms_norm, gated_rms_norm or swiglu, found \"" + s.op + "\"");
+    }
+    expect_range("columns", s.cols, 1 << 20);
+    if (s.op == "gated_rms_norm" && (s.group < 1 || s.cols % s.group != 0)) {
+      throw Error(ErrorCode::invalid_argument, "[bench ops] group: expected a divisor of " +
+                                                   std::to_string(s.cols) + ", found " + std::to_string(s.group));
+    }
+    for (const std::string& format : how.formats) {
+      const auto kind = activation_format_kind(format);
+      if (!kind) {
+        throw Error(ErrorCode::invalid_argument, "[bench ops] formats: expected nvfp4_static, fp8_tensor_static, "
+                                                 "fp8_token or fp8_token_group128, found \"" + format + "\"");
+      }
+      if (*kind == ActivationFormat::Kind::nvfp4_static && s.cols % 16 != 0) {
+        throw Error(ErrorCode::invalid_argument,
+                    "[bench ops] columns: expected a multiple of 16 for nvfp4_static, found " +
+                        std::to_string(s.cols));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 LinearBench bench_linear(const Device& on, const LinearBenchOptions& how) {
@@ -47,6 +80,15 @@ LinearBench bench_linear(const Device& on, const LinearBenchOptions& how) {
                 "[device] bench ops: expected a CUDA device (cuda, cuda:1), found " + on.text());
   }
   return entry.bench_linear(backend_options(on), how);
+}
+
+PackBench bench_pack(const Device& on, const PackBenchOptions& how) {
+  check(how);
+  const BackendEntry& entry = backend_for(on);
+  if (entry.bench_pack == nullptr) {
+    throw Error(ErrorCode::no_device, "[device] bench ops: packing is not measured on " + on.text());
+  }
+  return entry.bench_pack(backend_options(on), how);
 }
 
 }  // namespace nibble

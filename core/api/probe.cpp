@@ -39,7 +39,11 @@ Draft Probe::draft(const std::filesystem::path& model, const Device& on, const P
   load.activations = how.activations;
   load.kv_tokens = positions;
   using Kind = ProgramClass::Kind;
-  Draft d = draft_folder(model, on, load, {{Kind::decode, 1, 1}, {Kind::mixed, how.chunk, how.chunk}});
+  // Ops one by one, so that a difference is found where it arises and devices without fused ops can be
+  // compared with those that have them; who asks for fused ops gets them.
+  Device device = on;
+  device.fused_pack = on.fused_pack.value_or(false);
+  Draft d = draft_folder(model, device, load, {{Kind::decode, 1, 1}, {Kind::mixed, how.chunk, how.chunk}});
   if (positions > d.engine.capacity) {
     throw Error(ErrorCode::context_full, "[parity] a prompt of " + std::to_string(how.prompt.size()) +
                                              " tokens and " + std::to_string(how.decode) +

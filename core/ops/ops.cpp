@@ -9,11 +9,16 @@ const char* section_name(Section s) {
   return kNames[static_cast<int>(s)];
 }
 
+bool packs(const OpArgs& args) {
+  return std::visit([](const auto& a) { return requires { a.pack; }; }, args);
+}
+
 const char* op_kind(const OpArgs& args) {
   constexpr const char* kNames[] = {
       "embed",          "rms_norm",     "quantize",  "linear",       "delta_conv", "delta_gates",
       "delta_rule",     "gated_rms_norm", "qk_norm_rope", "attention", "sigmoid_gate", "swiglu",
-      "add",            "gather_rows",  "sample",    "token_logprob"};
+      "add",            "gather_rows",  "sample",    "token_logprob", "rms_norm_pack", "gated_rms_norm_pack",
+      "swiglu_pack"};
   static_assert(std::size(kNames) == std::variant_size_v<OpArgs>);
   return kNames[args.index()];
 }

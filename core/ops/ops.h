@@ -231,9 +231,22 @@ struct TokenLogprob {
   Tensor logits;  // [outputs, vocab] f32
 };
 
+// `First` and a Quantize of its y in one pass: exactly the bytes that the two leave, one after the other;
+// what is quantised is y as a buffer of its type would hold it (f16: with the row's exponent). Where
+// nobody else reads y it is not valid(): it is not written, its type, rows and columns still count.
+struct Pack {
+  ActivationFormat format;
+  Tensor codes, scales;  // as Quantize's
+};
+template <class First>
+struct Packed {
+  First op;
+  Pack pack;
+};
+
 using OpArgs = std::variant<Embed, RmsNorm, Quantize, Linear, DeltaConv, DeltaGates, DeltaRule,
                             GatedRmsNorm, QkNormRope, Attention, SigmoidGate, SwiGlu, Add, GatherRows,
-                            Sample, TokenLogprob>;
+                            Sample, TokenLogprob, Packed<RmsNorm>, Packed<GatedRmsNorm>, Packed<SwiGlu>>;
 
 struct Op {
   std::string name;  // where in the model: "layers.3.self_attn.q_proj"
@@ -241,6 +254,7 @@ struct Op {
   std::vector<std::int32_t> reads, writes;  // buffers, for the planner
 };
 
+bool packs(const OpArgs& args);             // a Packed
 const char* op_kind(const OpArgs& args);  // "rms_norm", "linear", ...
 
 }  // namespace nibble

@@ -8,6 +8,7 @@
 
 #include "core/numerics/codecs.h"
 #include "core/parity/weight_rows.h"
+#include "nibble/error.h"
 
 namespace nibble {
 namespace {
@@ -101,7 +102,16 @@ Reference::Result Reference::evaluate(const Op& op) {
     const View v = view(y);
     out.values.resize(at(v.rows * v.cols));
   }
-  std::visit([&](const auto& a) { eval(a, out); }, op.args);
+  std::visit(
+      [&](const auto& a) {
+        if constexpr (requires { a.pack; }) {
+          throw Error(ErrorCode::internal,
+                      "[parity] " + op.name + ": expected ops one by one, found " + op_kind(op.args));
+        } else {
+          eval(a, out);
+        }
+      },
+      op.args);
   return out;
 }
 

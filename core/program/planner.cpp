@@ -18,6 +18,7 @@ Overload(F...) -> Overload<F...>;
 // The one place that knows which tensors of an op are read and which are written.
 void visit_tensors(OpArgs& args, const std::function<void(Tensor&)>& read,
                    const std::function<void(Tensor&)>& write) {
+  const auto pack = [&](Pack& to) { write(to.codes), write(to.scales); };
   std::visit(Overload{
                  [&](Embed& op) { write(op.y); },
                  [&](RmsNorm& op) { read(op.x), write(op.y); },
@@ -35,6 +36,13 @@ void visit_tensors(OpArgs& args, const std::function<void(Tensor&)>& read,
                  [&](GatherRows& op) { read(op.x), write(op.y); },
                  [&](Sample& op) { read(op.logits); },
                  [&](TokenLogprob& op) { read(op.logits); },
+                 [&](Packed<RmsNorm>& op) { read(op.op.x), write(op.op.y), pack(op.pack); },
+                 [&](Packed<GatedRmsNorm>& op) {
+                   read(op.op.x), read(op.op.z), write(op.op.y), pack(op.pack);
+                 },
+                 [&](Packed<SwiGlu>& op) {
+                   read(op.op.gate), read(op.op.up), write(op.op.y), pack(op.pack);
+                 },
              },
              args);
 }

@@ -265,6 +265,7 @@ Program Step::finish(Tensor logits) {
   } else {
     emit("sample", Sample{logits});
   }
+  fuse(program_, tracer_.options().fusions);
   plan(program_);
   return std::move(program_);
 }

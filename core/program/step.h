@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "core/program/fuse.h"
 #include "core/program/program.h"
 #include "nibble/options.h"
 
@@ -25,6 +26,7 @@ struct TraceOptions {
   Activations activations = Activations::a16;
   DType operand = DType::f32;         // buffers between ops
   std::int64_t max_positions = 0;     // rows of the rope tables
+  Fusions fusions;                    // rewrites of the traced program
 };
 
 // Collects the ModelSpec while classes are traced. Weights and constants are identified by address:

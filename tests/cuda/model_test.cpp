@@ -33,6 +33,31 @@ TEST_F(CudaModel, GraphsAndRepetitionsChangeNoBit) {
   }
 }
 
+TEST_F(CudaModel, FusedPacksChangeNoBit) {
+  const auto prompt = some_tokens(300);
+  for (const std::string path : {"sm90", "sm120"}) {
+    std::vector<std::vector<std::int32_t>> answers;
+    std::vector<std::vector<double>> scores;
+    std::vector<std::uint64_t> launches;
+    for (const char* more : {"", ",fused-pack=on", ",graphs=off", ",graphs=off,fused-pack=on"}) {
+      LoadOptions how = options(2);
+      how.activations = Activations::declared;
+      const Model model = Model::load(checkpoint(), Device::parse("cuda:arch-path=" + path + more), how);
+      Session a = model.new_session(), b = model.new_session();
+      answers.push_back(read_all(a.generate(prompt, answer_of(32))));
+      launches.push_back(model.stats().last_launches);
+      scores.push_back(b.score(prompt));
+      EXPECT_EQ(answers.back(), answers[0]) << path << more;
+      EXPECT_EQ(scores.back(), scores[0]) << path << more;
+    }
+    EXPECT_LT(launches[3], launches[2]) << path;
+  }
+}
+
+TEST_F(CudaModel, RowsOfF16HaveNoFusedPacks) {
+  EXPECT_THROW(load("cuda:arch-path=sm70,fused-pack=on"), Error);
+}
+
 TEST_F(CudaModel, MirrorScoresAndSamplesTheSame) {
   const auto prompt = some_tokens(200);
   Sampling how = answer_of(48);

@@ -49,6 +49,17 @@ TEST(EngineAllocations, NoneInAStep) {
   EXPECT_EQ(model.stats().allocations, 0u);
 }
 
+// Inputs that are quantised, by ops of their own and by those that make them.
+TEST(EngineAllocations, NoneInAStepThatPacks) {
+  for (const char* device : {"cpu:threads=1", "cpu:threads=1,fused-pack=off", "cpu:threads=1,mirror=sm70"}) {
+    LoadOptions how = options(4, 192);
+    how.activations = Activations::declared;
+    Model model = load(how, Device::parse(device));
+    of_answers(model, 5);
+    EXPECT_EQ(of_answers(model, 5), 0u) << device;
+  }
+}
+
 // The numbers that score() returns are the caller's; its steps need nothing.
 TEST(EngineAllocations, ScoringNeedsAsManyForAnyLength) {
   Model model = load(options(), Device::cpu(1));

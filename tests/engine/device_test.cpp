@@ -39,7 +39,8 @@ TEST(Device, ParsesItsForms) {
 TEST(Device, TextIsWhatParseTakes) {
   for (const char* text : {"cpu", "cuda", "cuda:1", "cpu:mirror=sm90", "cpu:mirror=sm90,threads=2",
                            "cpu:mirror=sm90,threads=2,kernels=avx2", "cpu:kernels=portable",
-                           "cuda:2,threads=3", "cuda:arch-path=sm120", "cuda:1,arch-path=sm70,graphs=off"}) {
+                           "cuda:2,threads=3", "cuda:arch-path=sm120", "cuda:1,arch-path=sm70,graphs=off",
+                           "cpu:fused-pack=off", "cuda:1,graphs=off,fused-pack=on"}) {
     EXPECT_EQ(Device::parse(text).text(), text);
   }
   EXPECT_EQ(Device::parse("cpu:threads=0").text(), "cpu");
@@ -51,7 +52,8 @@ TEST(Device, RefusesOtherForms) {
                            "cpu:mirror=", "cpu:mirror", "cuda:arch-path=", "cuda:arch-path", "cuda:arch_path=sm70",
                            "cpu:=sm90", "cpu:threads=x", "cpu:threads=-2",
                            "cpu:threads=2,", "cpu:,threads=2", "cpu:threads=2,,mirror=sm90",
-                           "cpu:colour=blue", "cpu:threads= 2", "cuda:+1", "cpu:threads=2=3"}) {
+                           "cpu:colour=blue", "cpu:fused-pack", "cpu:fused-pack=", "cpu:fused-pack=yes",
+                           "cpu:threads= 2", "cuda:+1", "cpu:threads=2=3"}) {
     try {
       Device::parse(text);
       ADD_FAILURE() << "accepted \"" << text << "\"";

@@ -138,6 +138,33 @@ TEST(BenchOps, WithoutACardSaysSo) {
   EXPECT_NE(best.err.find("bench ops: expected a CUDA device"), std::string::npos) << best.err;
 }
 
+TEST(BenchOps, MeasuresPackingOnTheCpu) {
+  for (const std::string device : {"cpu:threads=2", "cpu:mirror=sm90,threads=2"}) {
+    const std::vector<std::string> args = {"bench", "ops", "--op", "pack", "--device", device, "--formats",
+                                           "nvfp4_static,fp8_token_group128", "-t", "1,3", "-r", "2", "-o"};
+    const auto with = [&](const char* format) {
+      std::vector<std::string> all = args;
+      all.push_back(format);
+      const ToolRun run = run_tool(all);
+      EXPECT_EQ(run.code, 0) << run.err;
+      return run.out;
+    };
+    const Json json = parse_json(with("json"));
+    const auto& rows = json.find("rows")->as_array();
+    ASSERT_EQ(rows.size(), 12u) << "three ops, two formats, two T";
+    EXPECT_EQ(rows[0].find("made_by")->as_string(), "rms_norm");
+    EXPECT_EQ(rows[11].find("made_by")->as_string(), "swiglu");
+    for (const Json& row : rows) {
+      EXPECT_GT(row.find("alone_seconds")->as_double(), 0);
+      EXPECT_GT(row.find("fused_over_alone")->as_double(), 0);
+      EXPECT_EQ(row.find("fused_samples")->as_array().size(), 2u);
+    }
+    EXPECT_NE(with("md").find("fused over alone"), std::string::npos);
+    const std::string csv = with("csv");
+    EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 13) << csv;
+  }
+}
+
 TEST(Bench, InterruptBeforeTheFirstRowSaysNothingOnStdout) {
   const ToolRun run = run_tool({"bench", model_path(), "-p", "0", "-n", "3000", "-d", "0", "-b", "1", "-r",
                                 "10000", "--no-roof", "-v"},

@@ -25,4 +25,11 @@ struct QuantizeArgs {
 
 void quantize(Isa isa, Parallel& parallel, const QuantizeArgs& args);
 
+// For ops that quantise what they have just made. Throws Error(internal) for what quantize() refuses.
+void check_quantize(const QuantizeArgs& args);
+// Columns [first, first + count) of one row, `x` pointing at the first; both ends are ends of the format's
+// groups (fp8_token: of the row). Of args' x nothing is read.
+void quantize_columns(Isa isa, const QuantizeArgs& args, std::int64_t row, std::int64_t first,
+                      std::int64_t count, const float* x);
+
 }  // namespace nibble::cpu

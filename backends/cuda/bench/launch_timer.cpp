@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "backends/cuda/loaded.h"
+#include "backends/launch_times.h"
 
 namespace nibble::cuda {
 namespace {
@@ -28,13 +29,6 @@ GraphExec capture(cudaStream_t stream, const std::function<void()>& work) {
   cudaGraphDestroy(graph);
   check(status, "making a graph of launches");
   return GraphExec(exec);
-}
-
-double quantile(const std::vector<double>& sorted, double q) {
-  const double at = q * static_cast<double>(sorted.size() - 1);
-  const auto low = static_cast<std::size_t>(at);
-  const std::size_t high = std::min(low + 1, sorted.size() - 1);
-  return sorted[low] + (at - static_cast<double>(low)) * (sorted[high] - sorted[low]);
 }
 
 }  // namespace
@@ -87,13 +81,9 @@ LaunchTimes LaunchTimer::measure(int copies, const LaunchCopy& launch) {
     }
   };
   seconds_of(batch);
-  LaunchTimes times;
-  for (int r = 0; r < repetitions_; ++r) times.samples.push_back(seconds_of(batch) / count);
-  std::vector<double> sorted = times.samples;
-  std::sort(sorted.begin(), sorted.end());
-  times.median = quantile(sorted, 0.5);
-  times.spread = (quantile(sorted, 0.75) - quantile(sorted, 0.25)) / 2;
-  return times;
+  std::vector<double> samples;
+  for (int r = 0; r < repetitions_; ++r) samples.push_back(seconds_of(batch) / count);
+  return times_of(std::move(samples));
 }
 
 }  // namespace nibble::cuda

@@ -4,25 +4,12 @@
 //   cost  6 to 12 bytes an element: bandwidth bound
 #include <type_traits>
 
+#include "backends/cuda/device/pairs.cuh"
 #include "backends/cuda/device/wide.cuh"
 #include "backends/cuda/ops/rowwise.h"
 
 namespace nibble::cuda {
 namespace {
-
-struct Sum {
-  __device__ __forceinline__ float operator()(float a, float b) const { return num::add(a, b); }
-};
-struct SiluTimes {
-  __device__ __forceinline__ float operator()(float gate, float up) const {
-    return num::mul(num::silu(gate), up);
-  }
-};
-struct TimesSigmoid {
-  __device__ __forceinline__ float operator()(float x, float gate) const {
-    return num::mul(x, num::sigmoid(gate));
-  }
-};
 
 // Column c of a and y goes with column c / head_dim * b_head_stride + c % head_dim of b.
 struct Shape {

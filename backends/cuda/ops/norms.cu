@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "backends/cuda/device/fold.cuh"
-#include "backends/cuda/device/rows.cuh"
+#include "backends/cuda/device/norm.cuh"
 #include "backends/cuda/ops/rowwise.h"
 
 namespace nibble::cuda {
@@ -15,34 +15,6 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 static_assert(kThreads == num::kTreeLong && num::kTreeShort == 32);
-
-struct Ungated {};  // in place of z's element type
-
-template <class X, class Z, class Y>
-struct Groups {
-  TypedRows<const X> x;
-  TypedRows<const Z> z;
-  TypedRows<Y> y;
-  const float* weight;
-  const StepView* step;
-  Rows rows;
-  std::int32_t heads, group;
-  float inverse, eps;  // inverse: 1 / group
-};
-
-template <class X, class Z, class Y>
-__device__ __forceinline__ float factor(const Groups<X, Z, Y>& g, float sum) {
-  return num::rsqrt(num::add(num::mul(sum, g.inverse), g.eps));
-}
-
-template <class Z>
-__device__ __forceinline__ float gated(float normed, const Z* z) {
-  if constexpr (std::is_same_v<Z, Ungated>) {
-    return normed;
-  } else {
-    return num::mul(normed, num::silu(widen(*z)));
-  }
-}
 
 // Up to 32 * kPer columns.
 template <int kPer, class X, class Z, class Y>
@@ -122,10 +94,6 @@ void launch(const Launch& to, const Groups<X, Z, Y>& g) {
   } else {
     norm_by_block<0><<<blocks, kThreads, 0, to.stream>>>(g);
   }
-}
-
-float inverse_of(std::int32_t group) {
-  return static_cast<float>(1.0 / static_cast<double>(group));
 }
 
 }  // namespace

@@ -74,4 +74,34 @@ struct LinearBench {
 // not there; `out_of_memory` with what is needed and what is free.
 NIBBLE_API LinearBench bench_linear(const Device& on, const LinearBenchOptions& how);
 
+// A norm or SwiGLU by itself, with the packing of what it makes as an op behind it, and as one op.
+struct PackShape {
+  std::string op;  // "rms_norm", "gated_rms_norm", "swiglu"
+  std::int64_t cols = 0, group = 0;  // group: of gated_rms_norm
+};
+
+struct PackBenchOptions {
+  std::vector<PackShape> shapes;
+  std::vector<std::string> formats;  // "nvfp4_static", "fp8_tensor_static", "fp8_token", "fp8_token_group128"
+  std::vector<std::int64_t> rows;    // T
+  int repetitions = 15;
+  std::function<bool(std::string_view what, double part)> on_progress;  // as above
+};
+
+struct PackBenchRow {
+  PackShape shape;
+  std::string format;
+  std::int64_t rows = 0;
+  LaunchTimes alone, two, fused;
+};
+
+struct PackBench {
+  std::string device, kernels, profile;
+  std::vector<PackBenchRow> rows;
+  bool complete = true;
+};
+
+// Throws Error as bench_linear, on any backend that can measure it.
+NIBBLE_API PackBench bench_pack(const Device& on, const PackBenchOptions& how);
+
 }  // namespace nibble

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,11 +23,15 @@ struct NIBBLE_API Device {
   int index = 0;        // CUDA: which card
   bool graphs = true;   // CUDA: run a step as one captured graph, not kernel by kernel
   std::string arch_path;  // CUDA: "sm70", "sm90", "sm120": whose profile and kernels; empty = the card's own
+  // Norms and SwiGLU pack what they make themselves where activations are quantised: same bits, one pass.
+  // Empty: on the CPU yes, on CUDA no.
+  std::optional<bool> fused_pack;
 
   static Device cpu(int threads = 0);
   static Device best();  // the first backend of the registry that finds a device
   // "cpu", "cpu:mirror=sm90", "cuda", "cuda:1": a backend, then a card's number or name=value pairs
-  // (mirror, arch-path, threads, kernels, graphs=off), parted by commas. Throws Error(invalid_argument).
+  // (mirror, arch-path, threads, kernels, graphs=off, fused-pack=on or off), parted by commas. Throws
+  // Error(invalid_argument).
   static Device parse(std::string_view text);
   std::string text() const;  // what parse() takes
 };
