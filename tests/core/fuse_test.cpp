@@ -34,7 +34,7 @@ struct Net {
   bool reads_plain = false, reads_second = false;
 
   Program trace(const Fusions& fusions, bool declared = true) const {
-    Tracer tracer({.declared_activations = declared, .operand = DType::bf16, .fusions = fusions});
+    Tracer tracer({.activations = declared ? Activations::declared : Activations::a16, .operand = DType::bf16, .fusions = fusions});
     Step s(tracer, {ProgramClass::Kind::mixed, 128, 4});
     Tensor x = s.embed("embed", table);
     for (int layer = 0; layer < 2; ++layer) {
@@ -126,7 +126,7 @@ TEST(Fuse, ASecondFormatStaysAnOpOfItsOwn) {
 }
 
 TEST(Fuse, LeavesAViewOfTheOutputAlone) {
-  Tracer tracer({.declared_activations = true, .fusions = Fusions::all()});
+  Tracer tracer({.activations = Activations::declared, .fusions = Fusions::all()});
   const Weight table = weight(10, kHidden), half = weight(8, kHidden / 2, kFp4);
   const std::vector<float> norm(kHidden, 1.0f);
   Step s(tracer, {ProgramClass::Kind::mixed, 8, 1});
@@ -157,7 +157,7 @@ TEST(Fuse, AnUnreadIntermediateHasNoRoom) {
 // Where a norm is what needs most room, the program needs less: residual and codes, no row between.
 TEST(Fuse, AProgramOfNormsNeedsLessScratch) {
   const auto bytes = [](const Fusions& fusions) {
-    Tracer tracer({.declared_activations = true, .operand = DType::bf16, .fusions = fusions});
+    Tracer tracer({.activations = Activations::declared, .operand = DType::bf16, .fusions = fusions});
     const Weight table = weight(10, 1024), in = weight(16, 1024, kFp4), head = weight(10, 16);
     const std::vector<float> norm(1024, 1.0f);
     Step s(tracer, {ProgramClass::Kind::mixed, 128, 4});
