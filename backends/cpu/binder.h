@@ -6,6 +6,7 @@
 #include <string>
 
 #include "backends/cpu/loaded.h"
+#include "backends/cpu/ops/linear.h"
 #include "core/ops/ops.h"
 
 namespace nibble::cpu {
@@ -43,6 +44,9 @@ class Binder {
   Call call(const GatherRows& a);
   Call call(const Sample& a);
   Call call(const TokenLogprob& a);
+  Call call(const ExpertRoute& a);
+  Call call(const GroupedLinear& a);
+  Call call(const ExpertCombine& a);
 
   [[noreturn]] void fail(const std::string& what) const;
   void expect(bool good, const char* field, const char* wanted) const;
@@ -56,6 +60,11 @@ class Binder {
   View rows_like(const char* field, const Tensor& t, const View& other,
                  std::int64_t cols = 0) const;
   const PackedWeight& weight(WeightId id) const;
+  // What linear layers of either form take their rows from; weight, rows and y are the caller's.
+  LinearArgs linear_input(const Tensor& x, const Tensor& x_scales, const ActivationFormat& format,
+                          std::int64_t cols) const;
+  // [T, k] or [T * k, 1] of an ExpertRoute, rows without gaps.
+  std::int32_t* indices(const char* field, const Tensor& t, Rows rows, std::int64_t cols) const;
   // Data of a constant of `count` elements.
   const ConstantView& constant(const char* field, ConstantId id) const;
   const float* constant(const char* field, ConstantId id, std::int64_t count) const;

@@ -13,7 +13,8 @@ const char* op_kind(const OpArgs& args) {
   constexpr const char* kNames[] = {
       "embed",          "rms_norm",     "quantize",  "linear",       "delta_conv", "delta_gates",
       "delta_rule",     "gated_rms_norm", "qk_norm_rope", "attention", "sigmoid_gate", "swiglu",
-      "add",            "gather_rows",  "sample",    "token_logprob"};
+      "add",            "gather_rows",  "sample",    "token_logprob",
+      "expert_route", "grouped_linear", "expert_combine"};
   static_assert(std::size(kNames) == std::variant_size_v<OpArgs>);
   return kNames[args.index()];
 }

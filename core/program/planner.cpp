@@ -35,6 +35,18 @@ void visit_tensors(OpArgs& args, const std::function<void(Tensor&)>& read,
                  [&](GatherRows& op) { read(op.x), write(op.y); },
                  [&](Sample& op) { read(op.logits); },
                  [&](TokenLogprob& op) { read(op.logits); },
+                 [&](ExpertRoute& op) {
+                   read(op.logits);
+                   for (Tensor* t : {&op.weights, &op.experts, &op.order, &op.place, &op.starts}) write(*t);
+                 },
+                 [&](GroupedLinear& op) {
+                   for (Tensor* t : {&op.x, &op.x_scales, &op.order, &op.starts}) read(*t);
+                   write(op.y);
+                 },
+                 [&](ExpertCombine& op) {
+                   for (Tensor* t : {&op.x, &op.weights, &op.place, &op.shared, &op.shared_gate}) read(*t);
+                   write(op.y);
+                 },
              },
              args);
 }

@@ -125,35 +125,35 @@ Tensor Step::linear_f32(const std::string& name, Tensor x, const Weight& weight)
   return linear(name, x, weight, DType::f32);
 }
 
+const Quantize* Step::declared_input(const std::string& name, Tensor x, const ActivationFormat& format) {
+  using Kind = ActivationFormat::Kind;
+  if (!tracer_.options().declared_activations || format.kind == Kind::none) return nullptr;
+  for (auto at = packed_.rbegin(); at != packed_.rend(); ++at) {
+    const auto& [q, source] = *at;
+    if (source.buffer == x.buffer && source.offset == x.offset && source.cols == x.cols && q.format == format) {
+      return &q;
+    }
+  }
+  Quantize q{x, format, {}, {}};
+  const bool fp4 = format.kind == Kind::nvfp4_static;
+  q.codes = make(x.rows, fp4 ? x.cols / 2 : x.cols, DType::u8);
+  if (fp4) q.scales = make(x.rows, x.cols / 16, DType::u8);
+  if (format.kind == Kind::fp8_token) q.scales = make(x.rows, 1, DType::f32);
+  if (format.kind == Kind::fp8_token_group128) {
+    q.scales = make(x.rows, (x.cols + 127) / 128, DType::f32);
+  }
+  emit(name + ".input", q);
+  packed_.emplace_back(q, x);
+  return &packed_.back().first;
+}
+
 Tensor Step::linear(const std::string& name, Tensor x, const Weight& weight, DType y) {
   expect_cols(name, "input columns", x, weight.cols);
   Linear op{x, {}, {}, tracer_.weight(weight), make(x.rows, weight.rows, y)};
-  using Kind = ActivationFormat::Kind;
-  if (tracer_.options().declared_activations && weight.activation.kind != Kind::none) {
-    const ActivationFormat& format = weight.activation;
-    const Quantize* packed = nullptr;
-    for (const auto& [q, source] : packed_) {
-      if (source.buffer == x.buffer && source.offset == x.offset && source.cols == x.cols &&
-          q.format == format) {
-        packed = &q;
-      }
-    }
-    if (packed == nullptr) {
-      Quantize q{x, format, {}, {}};
-      const bool fp4 = format.kind == Kind::nvfp4_static;
-      q.codes = make(x.rows, fp4 ? x.cols / 2 : x.cols, DType::u8);
-      if (fp4) q.scales = make(x.rows, x.cols / 16, DType::u8);
-      if (format.kind == Kind::fp8_token) q.scales = make(x.rows, 1, DType::f32);
-      if (format.kind == Kind::fp8_token_group128) {
-        q.scales = make(x.rows, (x.cols + 127) / 128, DType::f32);
-      }
-      emit(name + ".input", q);
-      packed_.emplace_back(q, x);
-      packed = &packed_.back().first;
-    }
+  if (const Quantize* packed = declared_input(name, x, weight.activation)) {
     op.x = packed->codes;
     op.x_scales = packed->scales;
-    op.x_format = format;
+    op.x_format = weight.activation;
   }
   emit(name, op);
   return op.y;
