@@ -38,6 +38,7 @@ struct StepView {
   const std::int32_t* targets;      // [outputs], class score
   const std::int32_t* taken_slot;   // [taken_back]
   const std::int32_t* taken_token;  // [taken_back]
+  std::int32_t routed;              // rows of Rows::routed
 };
 
 }  // namespace nibble::cuda

@@ -33,7 +33,7 @@ TypedRows<T> typed(const View& v) {
 }
 
 __device__ __forceinline__ std::int32_t row_count(const StepView& s, Rows r) {
-  return r == Rows::tokens ? s.rows : s.outputs;
+  return r == Rows::tokens ? s.rows : r == Rows::outputs ? s.outputs : r == Rows::routed ? s.routed : 1;
 }
 
 // Calls f(T*) with a null pointer of the element type that `dtype` names.

@@ -36,9 +36,6 @@ cudaFuncAttributes probe() {
   }
   return attributes;
 }
-bool has_m16n8k16() { return native_mma(probe().ptxVersion); }
-bool has_m8n8k4() { return native_m8n8k4(probe().ptxVersion); }
-bool has_fp4() { return probe().maxThreadsPerBlock == 64; }
 bool has_wgmma() { return probe().maxThreadsPerBlock == 96; }
 
 void launch_sm90(const Launch& to, const LinearParams& p) {
@@ -159,9 +156,11 @@ bool aligned_for(const LinearArgs& a) {
 
 }  // namespace
 
-void linear(const Launch& to, const LinearArgs& a) {
-  const LinearKernel& kernel = kernel_for(to, a);
-  if (to.max_of(a.y.rows) <= 0) return;
+bool has_m16n8k16() { return native_mma(probe().ptxVersion); }
+bool has_m8n8k4() { return native_m8n8k4(probe().ptxVersion); }
+bool has_fp4() { return probe().maxThreadsPerBlock == 64; }
+
+LinearParams linear_params(const Launch& to, const LinearArgs& a) {
   const bool quantised = a.format.kind != ActivationKind::none;
   const bool blocks =
       a.weight.block != nullptr || a.format.kind == ActivationKind::fp8_token_group128;
@@ -186,7 +185,12 @@ void linear(const Launch& to, const LinearArgs& a) {
   p.k_tiles = static_cast<int>(a.weight.padded_cols / kTileCols);
   p.segment_tiles = segments.length / kTileCols;
   p.segments = segments.count;
-  kernel.launch(to, p);
+  return p;
+}
+
+void linear(const Launch& to, const LinearArgs& a) {
+  const LinearKernel& kernel = kernel_for(to, a);
+  if (to.max_of(a.y.rows) > 0) kernel.launch(to, linear_params(to, a));
 }
 
 std::uint64_t linear_sums_bytes(ArchPath path, int multiprocessors) {

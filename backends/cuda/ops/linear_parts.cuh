@@ -31,6 +31,25 @@ struct LinearParams {
   int k_tiles, segment_tiles, segments;
 };
 
+// The same for the experts of a mixture: rows of y are sorted places, `weight` is expert 0's.
+struct GroupedParams : LinearParams {
+  const std::int32_t *order, *starts;  // ExpertRoute's
+  int experts, per_token;              // place i reads row order[i] / per_token of x; 0: row i
+  std::int64_t expert_bytes;           // from an expert's image to the next one's
+  bool by_place;                       // see group_of
+};
+
+LinearParams linear_params(const Launch& to, const LinearArgs& a);
+// Whether the card has the path's instruction, or an emulation serves.
+bool has_m16n8k16();
+bool has_m8n8k4();
+bool has_fp4();
+
+void launch_few(const Launch& to, const GroupedParams& p);
+void launch_tile(const Launch& to, const GroupedParams& p);
+void launch_sm70(const Launch& to, const GroupedParams& p);
+void launch_sm120(const Launch& to, const GroupedParams& p);
+
 void launch_few(const Launch& to, const LinearParams& p);
 void launch_tile(const Launch& to, const LinearParams& p);
 void launch_wgmma(const Launch& to, const LinearParams& p);
