@@ -74,7 +74,7 @@ std::uint64_t StepBlock::write(const Batch& batch, const SlotCursors& cursors, s
   v.outputs = static_cast<std::int32_t>(batch.output_rows.size());
   v.ranges = static_cast<std::int32_t>(batch.ranges.size());
   v.taken_back = static_cast<std::int32_t>(batch.taken_back.size());
-  v.routed = v.rows * experts_per_token;
+  count_rows(v, experts_per_token);
   v.tokens = w.copy(batch.tokens);
   RangeView* const ranges = w.take<RangeView>(batch.ranges.size(), &v.range);
   std::int32_t* const range_of_row = w.take<std::int32_t>(batch.tokens.size(), &v.range_of_row);

@@ -95,7 +95,7 @@ struct SortTask {
 
 __global__ __launch_bounds__(kThreads) void sort_kernel(SortTask a) {
   __shared__ int below_of[kWarps], own_of[kWarps];
-  const int pairs = a.step->routed, expert = static_cast<int>(blockIdx.x);
+  const int pairs = row_count(*a.step, Rows::routed), expert = static_cast<int>(blockIdx.x);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int run = (pairs + kThreads - 1) / kThreads * kWarp;  // of a warp, whole turns
   const int begin = warp * run, end = begin + run < pairs ? begin + run : pairs;

@@ -86,7 +86,7 @@ __global__ __launch_bounds__(kMaxWarps * 32) void few_kernel(P p) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const std::int64_t t = first + result_col(lane, i);
-          total[i] = add_segment(p, source_row(p, t, t < rows), t < rows, n0, segment0 + w, of[i], total[i]);
+          total[i] = add_row_segment(p, t, t < rows, n0, segment0 + w, of[i], total[i]);
         }
       }
     }
@@ -95,7 +95,7 @@ __global__ __launch_bounds__(kMaxWarps * 32) void few_kernel(P p) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const std::int64_t t = first + result_col(lane, i), n = n0 + result_row(lane, i);
-    if (t < rows && n < p.weight.rows) finish(p, t, n, total[i], activation_scale(p, source_row(p, t, true)));
+    if (t < rows && n < p.weight.rows) finish_row(p, t, n, total[i]);
   }
 }
 

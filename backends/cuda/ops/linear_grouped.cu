@@ -89,6 +89,7 @@ void grouped_linear(const Launch& to, const GroupedLinearArgs& a) {
   p.per_token = a.linear.x.rows == Rows::tokens ? to.experts_per_token : 0;
   p.expert_bytes = a.expert_bytes;
   p.by_place = false;
+  p.expert = 0;
   kernel.launch(to, p);
 }
 

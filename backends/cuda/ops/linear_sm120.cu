@@ -85,7 +85,7 @@ __global__ __launch_bounds__(kThreads) void sm120_kernel(P p) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const std::int64_t t = first + result_col(lane, i), n = n0 + result_row(lane, i);
-    if (t < rows && n < p.weight.rows) finish(p, t, n, total[i], activation_scale(p, source_row(p, t, true)));
+    if (t < rows && n < p.weight.rows) finish_row(p, t, n, total[i]);
   }
 }
 

@@ -78,7 +78,7 @@ __global__ __launch_bounds__(kThreads, 8) void sm70_kernel(P p) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const std::int64_t t = first + (i & 2) + lane / 16 * 4 + (lane & 1);
-      total[i] = add_segment(p, source_row(p, t, t < rows), t < rows, n0, segment, sum[i], total[i]);
+      total[i] = add_row_segment(p, t, t < rows, n0, segment, sum[i], total[i]);
     }
   }
 #pragma unroll
@@ -88,7 +88,7 @@ __global__ __launch_bounds__(kThreads, 8) void sm70_kernel(P p) {
     if (t >= rows || out >= p.weight.rows) continue;
     const std::int64_t of = source_row(p, t, true);
     const float scale = p.exponents == nullptr ? activation_scale(p, of) : num::power_of_two(p.exponents[of]);
-    finish(p, t, out, total[i], scale);
+    finish_row(p, t, out, total[i], scale);
   }
 }
 

@@ -15,8 +15,12 @@ constexpr int kThreads = 128;
 constexpr int kPitch = kTileCols + 8;  // bf16: rows 4 banks apart, so that fragment loads do not collide
 static_assert(kPitch * 2 % 16 == 0, "rows of x are written 16 bytes at a time");
 
+// Left to itself, ptxas 13.0 spills in a grouped form for the sake of a fourth block. 0: no wish.
+template <class P>
+constexpr int kLeastBlocks = std::is_same_v<P, GroupedParams> ? 2 : 0;
+
 template <class U, int Tokens, class P>
-__global__ __launch_bounds__(kThreads) void tile_kernel(P p) {
+__global__ __launch_bounds__(kThreads, kLeastBlocks<P>) void tile_kernel(P p) {
   static_assert(Tokens % 16 == 0);
   constexpr int kColumns = Tokens / 8;                       // n8 tiles
   constexpr int kChunks = Tokens * (kTileCols / 8) / kThreads;  // of 8 columns, a thread's
@@ -79,8 +83,7 @@ __global__ __launch_bounds__(kThreads) void tile_kernel(P p) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const std::int64_t token = first + c * 8 + result_col(lane, i);
-          total[c][i] = add_segment(p, source_row(p, token, token < rows), token < rows, n0, segment, sum[c][i],
-                                    total[c][i]);
+          total[c][i] = add_row_segment(p, token, token < rows, n0, segment, sum[c][i], total[c][i]);
           sum[c][i] = 0.0f;
         }
       }
@@ -98,9 +101,7 @@ __global__ __launch_bounds__(kThreads) void tile_kernel(P p) {
     for (int i = 0; i < 4; ++i) {
       const std::int64_t token = first + c * 8 + result_col(lane, i);
       const std::int64_t n = n0 + warp * kUnitRows + result_row(lane, i);
-      if (token < rows && n < p.weight.rows) {
-        finish(p, token, n, total[c][i], activation_scale(p, source_row(p, token, true)));
-      }
+      if (token < rows && n < p.weight.rows) finish_row(p, token, n, total[c][i]);
     }
   }
 }
