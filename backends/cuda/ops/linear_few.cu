@@ -35,7 +35,7 @@ __device__ __forceinline__ std::uint32_t operands2(const LinearParams& p, std::i
 }
 
 template <class U, class P>
-__global__ __launch_bounds__(kMaxWarps * 32) void few_kernel(P p) {
+__global__ __launch_bounds__(kMaxWarps * 32, kLeastBlocks<P, 1>) void few_kernel(P p) {
   __shared__ float4 sums[2][kMaxWarps][32];  // of a round's segments; rounds take turns
 
   std::int64_t rows, first;

@@ -11,6 +11,10 @@
 
 namespace nibble::cuda {
 
+// Of a kernel's launch bounds. Left to itself, ptxas 13.0 spills in grouped forms for the sake of another block.
+template <class P, int Blocks>
+constexpr int kLeastBlocks = std::is_same_v<P, GroupedParams> ? Blocks : 0;
+
 NIBBLE_HD int highest_bit(std::uint32_t v) {
 #if defined(__CUDA_ARCH__)
   return 31 - __clz(static_cast<int>(v));

@@ -15,12 +15,8 @@ constexpr int kThreads = 128;
 constexpr int kPitch = kTileCols + 8;  // bf16: rows 4 banks apart, so that fragment loads do not collide
 static_assert(kPitch * 2 % 16 == 0, "rows of x are written 16 bytes at a time");
 
-// Left to itself, ptxas 13.0 spills in a grouped form for the sake of a fourth block. 0: no wish.
-template <class P>
-constexpr int kLeastBlocks = std::is_same_v<P, GroupedParams> ? 2 : 0;
-
 template <class U, int Tokens, class P>
-__global__ __launch_bounds__(kThreads, kLeastBlocks<P>) void tile_kernel(P p) {
+__global__ __launch_bounds__(kThreads, kLeastBlocks<P, 2>) void tile_kernel(P p) {
   static_assert(Tokens % 16 == 0);
   constexpr int kColumns = Tokens / 8;                       // n8 tiles
   constexpr int kChunks = Tokens * (kTileCols / 8) / kThreads;  // of 8 columns, a thread's
