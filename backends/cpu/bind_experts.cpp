@@ -42,7 +42,8 @@ Binder::Call Binder::call(const GroupedLinear& a) {
   const PackedWeight& first = weight(a.weights);
   weight(a.weights + a.experts - 1);
   GroupedLinearArgs args;
-  args.weights = std::span(l_.weights).subspan(static_cast<std::size_t>(a.weights), static_cast<std::size_t>(a.experts));
+  const std::span<const PackedWeight> all(l_.weights);
+  args.weights = all.subspan(static_cast<std::size_t>(a.weights), static_cast<std::size_t>(a.experts));
   for (const PackedWeight& w : args.weights) {
     expect(w.format == first.format && w.rows == first.rows && w.cols == first.cols &&
                (w.block == nullptr) == (first.block == nullptr),

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <variant>
 
+#include "backends/cuda/expert_images.h"
 #include "backends/cuda/loaded.h"
 #include "backends/cuda/ops/experts.h"
 #include "backends/cuda/ops/linear.h"
@@ -241,8 +242,8 @@ class Binder {
     expect(a.y.rows == Rows::tokens, "y", "one row for each token");
     expect(a.shared.valid() == a.shared_gate.valid(), "shared_gate", "one where there is a shared expert");
     const std::int64_t k = program_.experts_per_token;
-    ExpertCombineArgs args{f32("x", a.x), f32("weights", a.weights, k), indices("place", a.place, Rows::tokens, k), {}, {},
-                           f32("y", a.y, a.x.cols)};
+    ExpertCombineArgs args{f32("x", a.x), f32("weights", a.weights, k), indices("place", a.place, Rows::tokens, k),
+                           {}, {}, f32("y", a.y, a.x.cols)};
     if (a.shared.valid()) {
       args.shared = f32("shared", a.shared, a.x.cols);
       args.shared_gate = f32("shared_gate", a.shared_gate, 1);
@@ -356,16 +357,6 @@ class Binder {
     std::string name = std::string(kind) + weight_format_name(w.format);
     if (x.kind != ActivationFormat::Kind::none) name += std::string(" x ") + activation_format_name(x.kind);
     return name;
-  }
-  // Whether an expert's image is the first one's, so many bytes on.
-  static bool follows(const WeightImage& first, const WeightImage& w, std::int64_t bytes) {
-    const auto on = [bytes](const auto* from, const auto* to) {
-      const auto *a = reinterpret_cast<const std::byte*>(from), *b = reinterpret_cast<const std::byte*>(to);
-      return a == nullptr ? b == nullptr : b == a + bytes;
-    };
-    return w.format == first.format && w.rows == first.rows && w.cols == first.cols && w.order == first.order &&
-           w.scale_code == first.scale_code && w.values == first.values && on(first.codes, w.codes) &&
-           on(first.scales, w.scales) && on(first.alpha, w.alpha) && on(first.block, w.block);
   }
   // [T, k] or [T * k, 1] of an ExpertRoute, rows without gaps.
   std::int32_t* indices(const char* field, const Tensor& t, Rows rows, std::int64_t cols) const {

@@ -159,7 +159,8 @@ void grouped_linear(Profile profile, Isa isa, Parallel& parallel, const GroupedL
     Gathered gathered(of, of.weight->cols, a.gather);
     for (std::int64_t first = begin; first < end; first += kGatherRows) {
       const std::int64_t count = std::min(kGatherRows, end - first);
-      LinearArgs rows = gathered.rows(parallel, count, [&](std::int64_t r) { return a.order[first + r] / a.per_token; });
+      const auto source = [&](std::int64_t r) { return a.order[first + r] / a.per_token; };
+      LinearArgs rows = gathered.rows(parallel, count, source);
       rows.y = a.linear.y + first * a.linear.y_stride;
       run(rows);
     }
