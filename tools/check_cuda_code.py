@@ -28,6 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CHECKS = [
     ("backends/cuda/ops/linear_few.cu", "sm_90a", r"HMMA\.16816"),
     ("backends/cuda/ops/linear_tile.cu", "sm_90a", r"HMMA\.16816"),
+    ("backends/cuda/ops/experts.cu", "sm_90a", None),
     ("backends/cuda/ops/linear_wgmma_nvfp4.cu", "sm_90a", r"HGMMA\.64x|HMMA\.16816"),
     ("backends/cuda/ops/linear_wgmma_fp8.cu", "sm_90a", r"HGMMA\.64x|HMMA\.16816"),
     ("backends/cuda/ops/linear_wgmma_bf16.cu", "sm_90a", r"HGMMA\.64x|HMMA\.16816"),

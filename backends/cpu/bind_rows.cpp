@@ -89,30 +89,36 @@ Binder::Call Binder::call(const Quantize& a) {
   };
 }
 
-Binder::Call Binder::call(const Linear& a) {
-  const PackedWeight& w = weight(a.weight);
+LinearArgs Binder::linear_input(const Tensor& x, const Tensor& x_scales, const ActivationFormat& format,
+                                std::int64_t cols) const {
   LinearArgs args;
-  args.weight = &w;
-  args.format = a.x_format;
-  args.fp8_unit = a.fp8_unit;
-  expect(!a.fp8_unit || (w.format == WeightFormat::fp8_e4m3 && a.x_format.kind == Kind::fp8_token), "fp8_unit",
-         "an FP8 weight and fp8_token");
-  args.x_stride = a.x.stride;
-  const Kind kind = a.x_format.kind;
+  args.format = format;
+  args.x_stride = x.stride;
+  const Kind kind = format.kind;
   if (kind == Kind::none) {
-    args.x = f32("x", a.x, w.cols).data;
-    args.x_exponents = exponents(a.x);
+    args.x = f32("x", x, cols).data;
+    args.x_exponents = exponents(x);
     expect(l_.profile != Profile::sm70 || args.x_exponents != nullptr, "x", "rows of f16");
   } else {
-    args.codes = reinterpret_cast<const std::uint8_t*>(
-        address("x", a.x, DType::u8, code_columns(kind, w.cols)));
-    if (const std::int64_t cols = scale_columns(kind, w.cols); cols > 0) {
-      args.scales = address("x_scales", a.x_scales, scale_type(kind), cols);
-      args.scale_stride = a.x_scales.stride;
-      expect(a.x_scales.rows == a.x.rows, "x_scales", "as many rows as x");
+    args.codes =
+        reinterpret_cast<const std::uint8_t*>(address("x", x, DType::u8, code_columns(kind, cols)));
+    if (const std::int64_t scales = scale_columns(kind, cols); scales > 0) {
+      args.scales = address("x_scales", x_scales, scale_type(kind), scales);
+      args.scale_stride = x_scales.stride;
+      expect(x_scales.rows == x.rows, "x_scales", "as many rows as x");
     }
   }
   args.workspace = l_.workspace.data;
+  return args;
+}
+
+Binder::Call Binder::call(const Linear& a) {
+  const PackedWeight& w = weight(a.weight);
+  LinearArgs args = linear_input(a.x, a.x_scales, a.x_format, w.cols);
+  args.weight = &w;
+  args.fp8_unit = a.fp8_unit;
+  expect(!a.fp8_unit || (w.format == WeightFormat::fp8_e4m3 && a.x_format.kind == Kind::fp8_token), "fp8_unit",
+         "an FP8 weight and fp8_token");
   const View y = f32("y", a.y, w.rows);
   expect(y.rows == a.x.rows, "y", "as many rows as x");
   args.y = y.data;
@@ -194,17 +200,18 @@ Binder::Call Binder::call(const GatherRows& a) {
 std::pair<std::string, std::string> implementation(const Loaded& l, const Op& op) {
   const std::string isa = isa_name(l.isa);
   const auto* linear = std::get_if<Linear>(&op.args);
-  if (linear == nullptr) return {op_kind(op.args), isa};
-  const PackedWeight& w = l.weights[static_cast<std::size_t>(linear->weight)];
-  std::string kind = std::string("linear ") + weight_format_name(w.format);
-  if (linear->x_format.kind != Kind::none) {
-    kind += std::string(" x ") + activation_format_name(linear->x_format.kind);
-  }
-  const bool fp4 = uses_fp4(l.profile, w.format, linear->x_format);
-  const char* const how = l.profile == Profile::f32                      ? "panels of "
-                          : fp4                                          ? "block-scaled fused sums in panels of "
-                          : linear->fp8_unit && l.profile == Profile::sm90 ? "FP8 fused sums in panels of "
-                                                    : "fused sums in panels of ";
+  const auto* grouped = std::get_if<GroupedLinear>(&op.args);
+  if (linear == nullptr && grouped == nullptr) return {op_kind(op.args), isa};
+  const ActivationFormat& x = linear != nullptr ? linear->x_format : grouped->x_format;
+  const WeightId id = linear != nullptr ? linear->weight : grouped->weights;
+  const PackedWeight& w = l.weights[static_cast<std::size_t>(id)];
+  std::string kind = std::string(linear != nullptr ? "linear " : "grouped linear ") + weight_format_name(w.format);
+  if (x.kind != Kind::none) kind += std::string(" x ") + activation_format_name(x.kind);
+  const bool fp8_unit = linear != nullptr && linear->fp8_unit && l.profile == Profile::sm90;
+  const char* const how = l.profile == Profile::f32          ? "panels of "
+                          : uses_fp4(l.profile, w.format, x) ? "block-scaled fused sums in panels of "
+                          : fp8_unit                         ? "FP8 fused sums in panels of "
+                                                             : "fused sums in panels of ";
   return {kind, how + std::to_string(kPanelRows) + ", " + isa};
 }
 

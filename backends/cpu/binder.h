@@ -6,6 +6,7 @@
 #include <string>
 
 #include "backends/cpu/loaded.h"
+#include "backends/cpu/ops/linear.h"
 #include "backends/cpu/ops/pack.h"
 #include "core/ops/ops.h"
 
@@ -47,6 +48,9 @@ class Binder {
   Call call(const Packed<RmsNorm>& a);
   Call call(const Packed<GatedRmsNorm>& a);
   Call call(const Packed<SwiGlu>& a);
+  Call call(const ExpertRoute& a);
+  Call call(const GroupedLinear& a);
+  Call call(const ExpertCombine& a);
 
   [[noreturn]] void fail(const std::string& what) const;
   void expect(bool good, const char* field, const char* wanted) const;
@@ -65,6 +69,11 @@ class Binder {
   // The same, and y of `first`, which may not be valid().
   PackArgs pack_args(const Pack& pack, const Tensor& y, std::int64_t cols, Rows rows) const;
   const PackedWeight& weight(WeightId id) const;
+  // What linear layers of either form take their rows from; weight, rows and y are the caller's.
+  LinearArgs linear_input(const Tensor& x, const Tensor& x_scales, const ActivationFormat& format,
+                          std::int64_t cols) const;
+  // [T, k] or [T * k, 1] of an ExpertRoute, rows without gaps.
+  std::int32_t* indices(const char* field, const Tensor& t, Rows rows, std::int64_t cols) const;
   // Data of a constant of `count` elements.
   const ConstantView& constant(const char* field, ConstantId id) const;
   const float* constant(const char* field, ConstantId id, std::int64_t count) const;

@@ -129,7 +129,7 @@ void CpuBackend::run(std::size_t index, const Batch& batch, StepOutput& out,
   l.counts.step(batch);
   out.tokens.resize(program.limits.samples ? batch.output_rows.size() : 0);
   out.logprobs.resize(program.limits.scores ? batch.output_rows.size() : 0);
-  const Step step(batch, out);
+  const Step step(batch, out, l.programs[index].experts_per_token);
   for (const BoundOp& op : program.ops) {
     const std::int64_t begin = tracing_ ? now_ns() : 0;
     op.run(step);

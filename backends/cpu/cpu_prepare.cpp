@@ -6,6 +6,7 @@
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loaded.h"
 #include "backends/cpu/mirror.h"
+#include "backends/cpu/ops/experts.h"
 #include "backends/cpu/ops/linear_fused.h"
 #include "backends/cpu/ops/pack.h"
 #include "backends/cpu/ops/sequence_ops.h"
@@ -104,15 +105,24 @@ Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int thr
   const bool mirror = profile != Profile::f32;
   Workspace w;
   const auto need = [&w](std::uint64_t bytes) { w.bytes = std::max(w.bytes, round64(bytes)); };
+  const auto weight = [&](WeightId id) -> const Weight& { return spec.weights[static_cast<std::size_t>(id)]; };
+  const auto known = [&](WeightId id) {  // of others bind() complains
+    return id >= 0 && static_cast<std::size_t>(id) < spec.weights.size();
+  };
+  const auto linear_bytes = [&](const Program& program, const Tensor& x, const ActivationFormat& format, WeightId id) {
+    if (!known(id) || (!mirror && format.kind == ActivationFormat::Kind::none)) return std::uint64_t{0};
+    const std::int64_t rows = program.rows_of(x.rows), cols = weight(id).cols;
+    return static_cast<std::uint64_t>(mirror ? linear_fused_workspace_bytes(rows, cols)
+                                             : linear_workspace_bytes(rows, cols));
+  };
+  std::int64_t gather = 0;
   for (const Program& program : spec.programs) {
     for (const Op& op : program.ops) {
       if (const auto* linear = std::get_if<Linear>(&op.args)) {
-        if (!mirror && linear->x_format.kind == ActivationFormat::Kind::none) continue;
-        const auto id = static_cast<std::size_t>(linear->weight);
-        if (linear->weight < 0 || id >= spec.weights.size()) continue;  // bind() complains
-        const std::int64_t rows = program.rows_of(linear->x.rows), cols = spec.weights[id].cols;
-        need(static_cast<std::uint64_t>(mirror ? linear_fused_workspace_bytes(rows, cols)
-                                               : linear_workspace_bytes(rows, cols)));
+        need(linear_bytes(program, linear->x, linear->x_format, linear->weight));
+      } else if (const auto* grouped = std::get_if<GroupedLinear>(&op.args)) {
+        w.gather = std::max(w.gather, round64(linear_bytes(program, grouped->x, grouped->x_format, grouped->weights)));
+        if (known(grouped->weights)) gather = std::max(gather, grouped_gather_bytes(weight(grouped->weights).cols));
       } else if (const std::int64_t cols = packed_columns(op.args); cols > 0) {
         need(static_cast<std::uint64_t>(pack_workspace_bytes(cols, threads)));
       } else if (std::holds_alternative<Sample>(op.args)) {
@@ -123,6 +133,7 @@ Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int thr
       }
     }
   }
+  if (gather > 0) need(w.gather + static_cast<std::uint64_t>(gather));
   for (const DeltaShape& shape : spec.state.delta) need(delta_rule_workspace(shape, threads));
   for (const AttentionShape& shape : spec.state.attention) {
     need(attention_workspace(shape, sizes.records, threads));

@@ -47,6 +47,7 @@ struct Workspace {
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
   std::int64_t sample_lanes = 0;
+  std::uint64_t gather = 0;  // where GroupedLinear's rows begin, behind what Linear needs
 };
 
 struct Loaded {

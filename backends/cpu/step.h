@@ -10,7 +10,8 @@
 namespace nibble::cpu {
 
 struct Step {
-  Step(const Batch& of, StepOutput& to) : batch(of), out(to) {
+  Step(const Batch& of, StepOutput& to, std::int32_t experts = 0)
+      : batch(of), out(to), experts_per_token(experts) {
     const std::span<const Range> all(of.ranges);
     std::size_t begin = 0;
     for (std::size_t s = 0; s < 3; ++s) {
@@ -26,11 +27,24 @@ struct Step {
 
   std::int64_t rows() const { return batch.rows(); }
   std::int64_t outputs() const { return static_cast<std::int64_t>(batch.output_rows.size()); }
-  std::int64_t count(Rows r) const { return r == Rows::tokens ? rows() : outputs(); }
+  std::int64_t count(Rows r) const {
+    switch (r) {
+      case Rows::tokens:
+        return rows();
+      case Rows::outputs:
+        return outputs();
+      case Rows::routed:
+        return rows() * experts_per_token;
+      case Rows::one:
+        return 1;
+    }
+    return 0;
+  }
   std::span<const Range> ranges(Section s) const { return ranges_of[static_cast<std::size_t>(s)]; }
 
   const Batch& batch;
   StepOutput& out;
+  std::int32_t experts_per_token;  // the program's
   std::array<std::span<const Range>, 3> ranges_of;
   std::array<std::int64_t, 3> first_row{}, rows_of{};
 };

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <variant>
 
+#include "backends/cuda/expert_images.h"
 #include "backends/cuda/loaded.h"
+#include "backends/cuda/ops/experts.h"
 #include "backends/cuda/ops/linear.h"
 #include "backends/cuda/ops/pack.h"
 #include "backends/cuda/ops/rowwise.h"
@@ -70,13 +72,10 @@ class Binder {
     return [args](const Launch& to) { quantize(to, args); };
   }
   Call call(const Linear& a) {
-    const LinearArgs args = linear_args(a);
+    expect(a.y.rows == a.x.rows, "y", "as many rows as x");
+    const LinearArgs args = linear_args(a.x, a.x_scales, a.x_format, a.weight, a.y);
     output_ = args.y;
-    std::string kind = std::string("linear ") + weight_format_name(args.weight.format);
-    if (a.x_format.kind != ActivationFormat::Kind::none) {
-      kind += std::string(" x ") + activation_format_name(a.x_format.kind);
-    }
-    serves_ = {std::move(kind), linear_kernel(bound_.launch, args)};
+    serves_ = {linear_name("linear ", args.weight, a.x_format), linear_kernel(bound_.launch, args)};
     return [args](const Launch& to) { linear(to, args); };
   }
   Call call(const DeltaConv& a) {
@@ -247,6 +246,55 @@ class Binder {
     return {pack.format, output_, scales("scales", pack.scales, pack.format, y.cols)};
   }
 
+  Call call(const ExpertRoute& a) {
+    const std::int64_t k = a.experts_per_token, experts = a.logits.cols;
+    expect(a.logits.rows == Rows::tokens, "logits", "one row for each token");
+    expect(experts <= kMostExperts && k >= 1 && k <= experts, "experts_per_token", "1 to the experts, 1,024 at most");
+    expect_equal("experts_per_token", program_.experts_per_token, k);
+    const ExpertRouteArgs args{f32("logits", a.logits),
+                               a.normalised,
+                               f32("weights", a.weights, k),
+                               indices("experts", a.experts, Rows::tokens, k),
+                               indices("order", a.order, Rows::routed, 1),
+                               indices("place", a.place, Rows::tokens, k),
+                               indices("starts", a.starts, Rows::one, experts + 1)};
+    output_ = args.weights;
+    return [args](const Launch& to) { expert_route(to, args); };
+  }
+  Call call(const GroupedLinear& a) {
+    expect(a.experts >= 1 && a.experts <= kMostExperts, "experts", "1 to 1,024");
+    expect(a.x.rows == Rows::tokens || a.x.rows == Rows::routed, "x", "one row for each token or sorted place");
+    expect(a.y.rows == Rows::routed, "y", "one row for each sorted place");
+    GroupedLinearArgs args;
+    args.linear = linear_args(a.x, a.x_scales, a.x_format, a.weights, a.y);
+    args.order = indices("order", a.order, Rows::routed, 1);
+    args.starts = indices("starts", a.starts, Rows::one, a.experts + 1);
+    args.experts = a.experts;
+    const WeightImage& first = args.linear.weight;
+    if (a.experts > 1) args.expert_bytes = weight(a.weights + 1).codes - first.codes;
+    for (std::int32_t e = 1; e < a.experts; ++e) {
+      expect(follows(first, weight(a.weights + e), e * args.expert_bytes), "weights",
+             "experts of one format and shape, each packed behind the one before");
+    }
+    output_ = args.linear.y;
+    serves_ = {linear_name("grouped linear ", first, a.x_format), grouped_linear_kernel(bound_.launch, args)};
+    return [args](const Launch& to) { grouped_linear(to, args); };
+  }
+  Call call(const ExpertCombine& a) {
+    expect(a.x.rows == Rows::routed, "x", "one row for each sorted place");
+    expect(a.y.rows == Rows::tokens, "y", "one row for each token");
+    expect(a.shared.valid() == a.shared_gate.valid(), "shared_gate", "one where there is a shared expert");
+    const std::int64_t k = program_.experts_per_token;
+    ExpertCombineArgs args{f32("x", a.x), f32("weights", a.weights, k), indices("place", a.place, Rows::tokens, k),
+                           {}, {}, f32("y", a.y, a.x.cols)};
+    if (a.shared.valid()) {
+      args.shared = f32("shared", a.shared, a.x.cols);
+      args.shared_gate = f32("shared_gate", a.shared_gate, 1);
+    }
+    output_ = args.y;
+    return [args](const Launch& to) { expert_combine(to, args); };
+  }
+
   [[noreturn]] void fail(const std::string& what) const {
     throw Error(ErrorCode::internal, "[cuda] " + program_.cls.name() + ": " + op_->name + " (" +
                                          op_kind(op_->args) + "): " + what);
@@ -330,24 +378,33 @@ class Binder {
     }
   }
 
-  LinearArgs linear_args(const Linear& a) {
-    const WeightImage& w = weight(a.weight);
+  LinearArgs linear_args(const Tensor& x, const Tensor& x_scales, const ActivationFormat& format, WeightId id,
+                         const Tensor& y) {
+    const WeightImage& w = weight(id);
     using Kind = ActivationFormat::Kind;
     LinearArgs args;
-    args.format = a.x_format;
+    args.format = format;
     args.weight = w;
     args.path = l_.path;
-    if (a.x_format.kind == Kind::none) {
-      args.x = typed_view("x", a.x, l_.operand, w.cols);  // f16 as it is
+    if (format.kind == Kind::none) {
+      args.x = typed_view("x", x, l_.operand, w.cols);  // f16 as it is
     } else {
-      args.x = typed_view("x", a.x, DType::u8,
-                          a.x_format.kind == Kind::nvfp4_static ? w.cols / 2 : w.cols);
-      args.x_scales = scales("x_scales", a.x_scales, a.x_format, w.cols);
+      args.x = typed_view("x", x, DType::u8, format.kind == Kind::nvfp4_static ? w.cols / 2 : w.cols);
+      args.x_scales = scales("x_scales", x_scales, format, w.cols);
     }
-    expect(a.y.dtype == DType::f32 || a.y.dtype == l_.operand, "y", "float32 or the operand type");
-    expect(a.y.rows == a.x.rows, "y", "as many rows as x");
-    args.y = wide_.write(typed_view("y", a.y, a.y.dtype, w.rows));
+    expect(y.dtype == DType::f32 || y.dtype == l_.operand, "y", "float32 or the operand type");
+    args.y = wide_.write(typed_view("y", y, y.dtype, w.rows));
     return args;
+  }
+  static std::string linear_name(const char* kind, const WeightImage& w, const ActivationFormat& x) {
+    std::string name = std::string(kind) + weight_format_name(w.format);
+    if (x.kind != ActivationFormat::Kind::none) name += std::string(" x ") + activation_format_name(x.kind);
+    return name;
+  }
+  // [T, k] or [T * k, 1] of an ExpertRoute, rows without gaps.
+  std::int32_t* indices(const char* field, const Tensor& t, Rows rows, std::int64_t cols) const {
+    expect(t.rows == rows && t.stride == cols, field, "rows of their kind without gaps");
+    return reinterpret_cast<std::int32_t*>(typed_view(field, t, DType::i32, cols).data);
   }
 
   const WeightImage& weight(WeightId id) const {
@@ -405,7 +462,7 @@ BoundProgram bind(Loaded& l, const Program& program, cudaStream_t stream, int mu
   bound.limits.cls = program.cls;
   bound.limits.name = program.cls.name();
   bound.launch = {stream,        l.step.view(),  program.cls.max_rows, program.cls.max_outputs,
-                  l.sizes.slots, multiprocessors,  l.workspace.sums};
+                  l.sizes.slots, multiprocessors,  l.workspace.sums,   program.experts_per_token};
   Binder binder(l, program, bound);
   for (const Op& op : program.ops) bound.ops.push_back(binder.bind(op));
   return bound;

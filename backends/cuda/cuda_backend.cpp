@@ -42,11 +42,11 @@ float element(const std::byte* row, DType type, std::int64_t i) {
 }
 
 // An observer gets rows without gaps, as float32 (codes as their byte).
-void show(const Observer& observer, const BoundOp& op, const Batch& batch) {
+void show(const Observer& observer, const BoundOp& op, const Batch& batch, std::int32_t experts_per_token) {
   std::int64_t first = 0;
-  std::int64_t rows = op.output.rows == Rows::tokens
-                          ? batch.rows()
-                          : static_cast<std::int64_t>(batch.output_rows.size());
+  std::int64_t rows = op.output.rows == Rows::tokens   ? batch.rows()
+                      : op.output.rows == Rows::routed ? batch.rows() * experts_per_token
+                                                       : static_cast<std::int64_t>(batch.output_rows.size());
   if (op.section != nullptr) {
     rows = 0;
     for (const Range& r : batch.ranges) {
@@ -187,7 +187,7 @@ void CudaBackend::run(std::size_t index, const Batch& batch, StepOutput& out,
   out.logprobs.resize(program.limits.scores ? outputs : 0);
 
   const TracedRun traced(tracer_.get(), traced_, index);
-  const std::uint64_t sent = l.step.write(batch, l.cursors);
+  const std::uint64_t sent = l.step.write(batch, l.cursors, program.launch.experts_per_token);
   check(cudaMemcpyAsync(l.step.device(), l.step.host(), sent, cudaMemcpyHostToDevice, stream),
         "sending the batch");
   if (program.graph && graphs_ && !observer) {
@@ -197,7 +197,7 @@ void CudaBackend::run(std::size_t index, const Batch& batch, StepOutput& out,
       const BoundOp& op = program.ops[i];
       if (!observer || op.output.data == nullptr) return;
       check(cudaStreamSynchronize(stream), op.op->name.c_str());
-      show(observer, op, batch);
+      show(observer, op, batch, program.launch.experts_per_token);
     });
   }
   const std::size_t size = program.limits.samples ? sizeof(std::int32_t) : sizeof(LogprobParts);

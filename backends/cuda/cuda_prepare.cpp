@@ -39,7 +39,7 @@ struct ScratchPlan {
   StepLimits limits;
   std::uint64_t program = 0, sample = 0, tokens = 0, logprobs = 0, transfer = 0, step = 0;
   std::uint64_t wide = 0, exponents = 0, sums = 0;
-  std::int64_t exponent_rows = 0;
+  std::int64_t exponent_rows = 0, routed = 0;
   std::uint64_t answer = 0;  // pinned
   std::uint64_t total() const {
     return aligned(program) + aligned(sample) + aligned(tokens) + aligned(logprobs) +
@@ -57,6 +57,7 @@ struct ScratchPlan {
       program = std::max(program, u(p.scratch_bytes));
       limits.rows = std::max(limits.rows, p.cls.max_rows);
       limits.outputs = std::max(limits.outputs, p.cls.max_outputs);
+      routed = std::max(routed, p.rows_of(Rows::routed));
       for (const Op& op : p.ops) {
         if (std::holds_alternative<Sample>(op.args)) sampled = std::max(sampled, p.cls.max_outputs);
         wide = std::max(wide, wide_bytes(p, op));
@@ -64,7 +65,7 @@ struct ScratchPlan {
       buffers = std::max<std::uint64_t>(buffers, p.buffers.size());
     }
     if (wide > 0) {
-      exponent_rows = std::max(limits.rows, limits.outputs);
+      exponent_rows = std::max({limits.rows, limits.outputs, routed});
       exponents = buffers * u(exponent_rows) * sizeof(std::int32_t);
     }
     if (sampled > 0) sample = sample_workspace_bytes(sampled, sizes.vocab);

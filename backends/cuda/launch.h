@@ -22,7 +22,20 @@ struct Launch {
   // linear_sums_bytes() for partial sums, zero at first; null: none. Launches that share it follow one another: two
   // at once would mix their sums.
   std::byte* sums = nullptr;
-  std::int64_t max_of(Rows r) const { return r == Rows::tokens ? max_rows : max_outputs; }
+  std::int32_t experts_per_token = 0;  // the program's
+  std::int64_t max_of(Rows r) const {
+    switch (r) {
+      case Rows::tokens:
+        return max_rows;
+      case Rows::outputs:
+        return max_outputs;
+      case Rows::routed:
+        return max_rows * experts_per_token;
+      case Rows::one:
+        return 1;
+    }
+    return 0;
+  }
 };
 
 // A tensor resolved to a device address: element (r, c) at data + r * stride + c elements.

@@ -67,13 +67,14 @@ std::uint64_t StepBlock::bytes(const StepLimits& l) {
   return total + 2 * round_up(taken * 4);
 }
 
-std::uint64_t StepBlock::write(const Batch& batch, const SlotCursors& cursors) {
+std::uint64_t StepBlock::write(const Batch& batch, const SlotCursors& cursors, std::int32_t experts_per_token) {
   Writer w{host_, device_, bytes_, round_up(sizeof(StepView))};
   StepView v{};
   v.rows = static_cast<std::int32_t>(batch.rows());
   v.outputs = static_cast<std::int32_t>(batch.output_rows.size());
   v.ranges = static_cast<std::int32_t>(batch.ranges.size());
   v.taken_back = static_cast<std::int32_t>(batch.taken_back.size());
+  count_rows(v, experts_per_token);
   v.tokens = w.copy(batch.tokens);
   RangeView* const ranges = w.take<RangeView>(batch.ranges.size(), &v.range);
   std::int32_t* const range_of_row = w.take<std::int32_t>(batch.tokens.size(), &v.range_of_row);

@@ -33,7 +33,7 @@ class StepBlock {
   const StepView* view() const { return reinterpret_cast<const StepView*>(device_); }
   // Returns how many bytes of the host block have to be copied. Throws Error(internal) when the
   // batch needs more than was planned.
-  std::uint64_t write(const Batch& batch, const SlotCursors& cursors);
+  std::uint64_t write(const Batch& batch, const SlotCursors& cursors, std::int32_t experts_per_token);
 
  private:
   std::byte *host_ = nullptr, *device_ = nullptr;

@@ -38,6 +38,12 @@ struct StepView {
   const std::int32_t* targets;      // [outputs], class score
   const std::int32_t* taken_slot;   // [taken_back]
   const std::int32_t* taken_token;  // [taken_back]
+  std::int32_t count[4];            // rows of each sort, by Rows
 };
+
+inline void count_rows(StepView& s, std::int32_t experts_per_token) {
+  const std::int32_t counts[] = {s.rows, s.outputs, s.rows * experts_per_token, 1};
+  for (int r = 0; r < 4; ++r) s.count[r] = counts[r];
+}
 
 }  // namespace nibble::cuda

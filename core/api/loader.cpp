@@ -111,6 +111,12 @@ void describe_formats(const ModelSpec& spec, ModelInfo& info) {
 
 void describe_work(const ModelSpec& spec, ModelInfo& info) {
   for (const Op& op : spec.programs.front().ops) {
+    if (const auto* grouped = std::get_if<GroupedLinear>(&op.args)) {  // what one token needs of it
+      const Weight& w = spec.weights[static_cast<std::size_t>(grouped->weights)];
+      const std::int32_t served = spec.programs.front().experts_per_token;
+      info.body.parameters += served * w.rows * w.cols;
+      info.body.bytes += static_cast<std::uint64_t>(served) * w.bytes();
+    }
     const auto* linear = std::get_if<Linear>(&op.args);
     if (linear == nullptr) continue;
     const Weight& w = spec.weights[static_cast<std::size_t>(linear->weight)];

@@ -3,7 +3,8 @@
 // profiles change: buffers marked `operand` hold bf16 or f16 there, and Linear runs on matrix units.
 // T = rows of the batch, all matrices row-major, "chain" = one accumulator from +0, fma in ascending order. num:: is core/numerics.
 //
-// Row r of every output depends on the sequence of row r only.
+// Row r of every output depends on the sequence of row r only. (Which sorted place a routed row has depends on the
+// other rows, what it holds does not.)
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "core/checkpoint/weight.h"
+#include "core/ops/expert_limits.h"
 #include "core/program/tensor.h"
 
 namespace nibble {
@@ -82,6 +84,48 @@ struct Linear {
   WeightId weight;  // [N, K]
   Tensor y;         // [T, N] f32 or operand
   bool fp8_unit = false;  // only with an FP8 weight and fp8_token
+};
+
+// A mixture of experts: which of E experts serve a token, k of them, from the router's logits z. NaN counts as -inf.
+//   experts[t, s]   the first k by (z descending, id ascending); s = 0 is z_first
+//   p_e = num::exp(num::sub(z_e, z_first)), 1 where z_e equals z_first (so infinities leave no NaN)
+//   weights[t, s] = num::div(p, total), total = tree sum over s of the chosen p where `normalised` (Qwen's
+//                   norm_topk_prob), else tree sum over e, ids ascending, of all p: softmax over E
+// Pair j = t * k + s is slot s of token t. Pairs are sorted by (expert, j), which is stable: sorted place i holds pair
+// order[i], pair j lies at place[j], and expert e has places starts[e] .. starts[e + 1] - 1, perhaps none.
+struct ExpertRoute {
+  Tensor logits;                   // [T, E] f32, E at most kMostExperts
+  std::int32_t experts_per_token;  // k, 1 .. E; Program::experts_per_token
+  bool normalised;
+  Tensor weights;  // [T, k] f32
+  Tensor experts;  // [T, k] i32
+  Tensor order;    // [T * k, 1] i32, Rows::routed
+  Tensor place;    // [T, k] i32
+  Tensor starts;   // [1, E + 1] i32, Rows::one
+};
+
+// Linear, sorted place i with the weight of its expert: y[i, :] is bit for bit what Linear of that expert's [N, K]
+// alone makes of the row, so segments, scales and epilogue are those, however many rows any expert has.
+// Expert e's weight has id `weights` + e: each expert is a Weight like any other, with a name and global scales of its
+// own, so that a checkpoint's reader, invented weights and packing know no experts. All have one format, scale layout
+// and shape; those of one op are packed one behind the other, which is what makes them one operand on a device.
+struct GroupedLinear {
+  Tensor x;         // Linear's, [T, K]: place i reads row order[i] / k; or [T * k, K] (Rows::routed): row i
+  Tensor x_scales;  // as many rows as x
+  ActivationFormat x_format;
+  Tensor order, starts;  // ExpertRoute's
+  WeightId weights;
+  std::int32_t experts;  // E
+  Tensor y;              // [T * k, N] f32 or operand, Rows::routed
+};
+
+// y[t, c] = chain over s, ascending, of weights[t, s] * x[place[t, s], c]; with a shared expert, whose gate is a logit
+// for each token, then y = fma(num::sigmoid(shared_gate[t]), shared[t, c], y).
+struct ExpertCombine {
+  Tensor x;                    // [T * k, H] f32, Rows::routed
+  Tensor weights, place;       // ExpertRoute's
+  Tensor shared, shared_gate;  // [T, H] and [T, 1] f32, or both not valid()
+  Tensor y;                    // [T, H] f32
 };
 
 // Shapes of a gated delta net layer. Channels C = 2 * key_heads * key_dim + value_heads * value_dim,
@@ -246,7 +290,8 @@ struct Packed {
 
 using OpArgs = std::variant<Embed, RmsNorm, Quantize, Linear, DeltaConv, DeltaGates, DeltaRule,
                             GatedRmsNorm, QkNormRope, Attention, SigmoidGate, SwiGlu, Add, GatherRows,
-                            Sample, TokenLogprob, Packed<RmsNorm>, Packed<GatedRmsNorm>, Packed<SwiGlu>>;
+                            Sample, TokenLogprob, Packed<RmsNorm>, Packed<GatedRmsNorm>, Packed<SwiGlu>,
+                            ExpertRoute, GroupedLinear, ExpertCombine>;
 
 struct Op {
   std::string name;  // where in the model: "layers.3.self_attn.q_proj"

@@ -31,6 +31,8 @@ Tensor first_output(const OpArgs& args) {
           return a.g;
         } else if constexpr (requires { a.q_out; }) {
           return a.q_out;
+        } else if constexpr (requires { a.weights; a.logits; }) {
+          return a.weights;
         } else {
           return {};
         }
@@ -84,11 +86,24 @@ void Reference::begin(const Program& program, const Batch& batch) {
   buffers_.assign(program.buffers.size(), {});
 }
 
+std::int64_t Reference::rows_of(const Tensor& t) const {
+  switch (t.rows) {
+    case Rows::tokens:
+      return batch_->rows();
+    case Rows::outputs:
+      return static_cast<std::int64_t>(batch_->output_rows.size());
+    case Rows::routed:
+      return batch_->rows() * program_->experts_per_token;
+    case Rows::one:
+      return 1;
+  }
+  return 0;
+}
+
 Reference::View Reference::view(const Tensor& t) {
   const Buffer& buffer = program_->buffers[at(t.buffer)];
   std::vector<double>& values = buffers_[at(t.buffer)];
-  const std::int64_t rows =
-      t.rows == Rows::tokens ? batch_->rows() : static_cast<std::int64_t>(batch_->output_rows.size());
+  const std::int64_t rows = rows_of(t);
   if (values.empty()) values.resize(at(rows * buffer.cols));
   return {values.data() + t.offset, rows, t.cols, t.stride};
 }
@@ -176,30 +191,31 @@ void Reference::eval(const Quantize& a, Result& out) {
   }
 }
 
-std::vector<double> Reference::activations(const Linear& a, std::int64_t cols) {
-  const View x = view(a.x);
+std::vector<double> Reference::activations(const Tensor& in, const Tensor& x_scales, const ActivationFormat& format,
+                                           std::int64_t cols) {
+  const View x = view(in);
   std::vector<double> out(at(x.rows * cols));
   for (std::int64_t t = 0; t < x.rows; ++t) {
     for (std::int64_t k = 0; k < cols; ++k) {
       double value = 0;
       const auto code = [&](std::int64_t i) { return static_cast<std::uint8_t>(x.row(t)[i]); };
-      switch (a.x_format.kind) {
+      switch (format.kind) {
         case Kind::none:
           value = x.row(t)[k];
           break;
         case Kind::nvfp4_static:
           value = static_cast<double>(num::e2m1_to_float(k % 2 == 0 ? code(k / 2) & 15u : code(k / 2) >> 4)) *
-                  num::e4m3_to_float(static_cast<std::uint8_t>(view(a.x_scales).row(t)[k / 16])) *
-                  a.x_format.scale;
+                  num::e4m3_to_float(static_cast<std::uint8_t>(view(x_scales).row(t)[k / 16])) *
+                  format.scale;
           break;
         case Kind::fp8_tensor_static:
-          value = static_cast<double>(num::e4m3_to_float(code(k))) * a.x_format.scale;
+          value = static_cast<double>(num::e4m3_to_float(code(k))) * format.scale;
           break;
         case Kind::fp8_token:
-          value = num::e4m3_to_float(code(k)) * view(a.x_scales).row(t)[0];
+          value = num::e4m3_to_float(code(k)) * view(x_scales).row(t)[0];
           break;
         case Kind::fp8_token_group128:
-          value = num::e4m3_to_float(code(k)) * view(a.x_scales).row(t)[k / 128];
+          value = num::e4m3_to_float(code(k)) * view(x_scales).row(t)[k / 128];
           break;
       }
       out[at(t * cols + k)] = value;
@@ -210,7 +226,7 @@ std::vector<double> Reference::activations(const Linear& a, std::int64_t cols) {
 
 void Reference::eval(const Linear& a, Result& out) {
   const Weight& w = weight(a.weight);
-  const std::vector<double> x = activations(a, w.cols);
+  const std::vector<double> x = activations(a.x, a.x_scales, a.x_format, w.cols);
   const auto rows = static_cast<std::int64_t>(x.size()) / w.cols;
   in_parallel(w.rows, w.rows * w.cols * (rows + 4), [&](std::int64_t n) {
     std::vector<double> row(at(w.cols));

@@ -67,9 +67,14 @@ class Reference {
   void eval(const GatherRows& a, Result& out);
   void eval(const Sample& a, Result& out);
   void eval(const TokenLogprob& a, Result& out);
+  void eval(const ExpertRoute& a, Result& out);
+  void eval(const GroupedLinear& a, Result& out);
+  void eval(const ExpertCombine& a, Result& out);
 
   // x of a linear layer as numbers, [rows, K].
-  std::vector<double> activations(const Linear& a, std::int64_t cols);
+  std::vector<double> activations(const Tensor& x, const Tensor& x_scales, const ActivationFormat& format,
+                                  std::int64_t cols);
+  std::int64_t rows_of(const Tensor& t) const;
 
   const ModelSpec& spec_;
   const Program* program_ = nullptr;

@@ -43,6 +43,18 @@ void visit_tensors(OpArgs& args, const std::function<void(Tensor&)>& read,
                  [&](Packed<SwiGlu>& op) {
                    read(op.op.gate), read(op.op.up), write(op.op.y), pack(op.pack);
                  },
+                 [&](ExpertRoute& op) {
+                   read(op.logits);
+                   for (Tensor* t : {&op.weights, &op.experts, &op.order, &op.place, &op.starts}) write(*t);
+                 },
+                 [&](GroupedLinear& op) {
+                   for (Tensor* t : {&op.x, &op.x_scales, &op.order, &op.starts}) read(*t);
+                   write(op.y);
+                 },
+                 [&](ExpertCombine& op) {
+                   for (Tensor* t : {&op.x, &op.weights, &op.place, &op.shared, &op.shared_gate}) read(*t);
+                   write(op.y);
+                 },
              },
              args);
 }

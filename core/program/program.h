@@ -37,7 +37,20 @@ struct Program {
   std::vector<Buffer> buffers;
   std::int64_t scratch_bytes = 0;  // high-water mark after planning
   Tensor logits;                   // [outputs, vocab]
-  std::int64_t rows_of(Rows r) const { return r == Rows::tokens ? cls.max_rows : cls.max_outputs; }
+  std::int32_t experts_per_token = 0;  // of every ExpertRoute; 0: there is none, and no Rows::routed
+  std::int64_t rows_of(Rows r) const {
+    switch (r) {
+      case Rows::tokens:
+        return cls.max_rows;
+      case Rows::outputs:
+        return cls.max_outputs;
+      case Rows::routed:
+        return cls.max_rows * experts_per_token;
+      case Rows::one:
+        return 1;
+    }
+    return 0;
+  }
 };
 
 }  // namespace nibble

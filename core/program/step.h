@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,8 @@ class Tracer {
 
   const TraceOptions& options() const { return how_; }
   WeightId weight(const Weight& w);
+  // Of the first; the others follow it.
+  WeightId experts(const std::string& name, std::span<const Weight> all);
   ConstantId constant(const std::string& name, const std::vector<float>& data,
                       std::vector<std::int64_t> shape);
   ConstantId rope(const RopeConfig& config);
@@ -63,6 +66,18 @@ class Step {
   Tensor linear_f32(const std::string& name, Tensor x, const Weight& weight);
   Tensor add(const std::string& name, Tensor a, Tensor b);
   Tensor swiglu(const std::string& name, Tensor gate, Tensor up);
+
+  // A mixture of experts. All its layers have the same number of experts a token.
+  ExpertRoute route(const std::string& name, Tensor logits, std::int32_t experts_per_token, bool normalised);
+  // x: rows of tokens, or of sorted places that another grouped linear made. The result has a row for each place.
+  Tensor grouped_linear(const std::string& name, Tensor x, const ExpertRoute& route,
+                        std::span<const Weight> experts);
+  Tensor grouped_linear_f32(const std::string& name, Tensor x, const ExpertRoute& route,
+                            std::span<const Weight> experts);
+  // shared, shared_gate: of an expert that serves every token, or both not valid().
+  Tensor combine(const std::string& name, Tensor x, const ExpertRoute& route, Tensor shared = {},
+                 Tensor shared_gate = {});
+
   // Rows whose logits are wanted.
   Tensor output_rows(Tensor x);
 
@@ -98,6 +113,8 @@ class Step {
   void emit(std::string name, OpArgs args);
   Tensor linear(const std::string& name, Tensor x, const Weight& weight, DType y);
   const Quantize& quantised(const std::string& name, Tensor x, const ActivationFormat& format);
+  Tensor grouped_linear(const std::string& name, Tensor x, const ExpertRoute& route,
+                        std::span<const Weight> experts, DType y);
 
   Tracer& tracer_;
   Program program_;

@@ -11,6 +11,8 @@ namespace nibble {
 enum class Rows : std::uint8_t {
   tokens,   // one row for each token of the batch
   outputs,  // one row for each position whose logits are wanted
+  routed,   // Program::experts_per_token rows for each token of the batch (ops.h, ExpertRoute)
+  one,      // one row, whatever the batch
 };
 
 // Element (r, c) lies at offset + r * stride + c, counted in elements from the buffer's start.

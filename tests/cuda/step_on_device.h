@@ -16,7 +16,7 @@ namespace nibble::test {
 class StepOnDevice {
  public:
   // `cursors`: where the slots stand before this step; without them half and pending are 0.
-  explicit StepOnDevice(const Batch& batch, const SlotCursors* cursors = nullptr)
+  explicit StepOnDevice(const Batch& batch, const SlotCursors* cursors = nullptr, std::int32_t experts_per_token = 0)
       : device_(block_bytes(batch)) {
     host_.assign(device_.size(), std::byte{0});
     used_ = sizeof(cuda::StepView);
@@ -40,6 +40,7 @@ class StepOnDevice {
     s.taken_slot = put(slots);
     s.taken_token = put(tokens);
     sections(batch);
+    cuda::count_rows(s, experts_per_token);
     std::memcpy(host_.data(), &s, sizeof s);
     device_.upload(host_);
   }

@@ -284,6 +284,7 @@ class Runner {
   Launch launch(std::int64_t rows) {
     StepView view{};
     view.rows = view.outputs = static_cast<std::int32_t>(rows);
+    count_rows(view, 0);
     for (std::int32_t& first : view.first_row) first = view.rows;
     view.first_row[0] = 0;
     // On the launches' own stream: another one's copy may still be on its way when they begin.

@@ -32,8 +32,10 @@ TypedRows<T> typed(const View& v) {
   return {reinterpret_cast<T*>(v.data), v.stride};
 }
 
+static_assert(static_cast<int>(Rows::tokens) == 0 && static_cast<int>(Rows::outputs) == 1 &&
+              static_cast<int>(Rows::routed) == 2 && static_cast<int>(Rows::one) == 3);  // StepView::count
 __device__ __forceinline__ std::int32_t row_count(const StepView& s, Rows r) {
-  return r == Rows::tokens ? s.rows : s.outputs;
+  return s.count[static_cast<int>(r)];
 }
 
 // Calls f(T*) with a null pointer of the element type that `dtype` names.

@@ -36,9 +36,6 @@ cudaFuncAttributes probe() {
   }
   return attributes;
 }
-bool has_m16n8k16() { return native_mma(probe().ptxVersion); }
-bool has_m8n8k4() { return native_m8n8k4(probe().ptxVersion); }
-bool has_fp4() { return probe().maxThreadsPerBlock == 64; }
 bool has_wgmma() { return probe().maxThreadsPerBlock == 96; }
 
 void launch_sm90(const Launch& to, const LinearParams& p) {
@@ -157,7 +154,13 @@ bool aligned_for(const LinearArgs& a) {
   return address % static_cast<std::uintptr_t>(8 * element) == 0 && a.x.stride % 8 == 0;
 }
 
-LinearParams params_of(const Launch& to, const LinearArgs& a) {
+}  // namespace
+
+bool has_m16n8k16() { return native_mma(probe().ptxVersion); }
+bool has_m8n8k4() { return native_m8n8k4(probe().ptxVersion); }
+bool has_fp4() { return probe().maxThreadsPerBlock == 64; }
+
+LinearParams linear_params(const Launch& to, const LinearArgs& a) {
   const bool quantised = a.format.kind != ActivationKind::none;
   const bool blocks =
       a.weight.block != nullptr || a.format.kind == ActivationKind::fp8_token_group128;
@@ -186,12 +189,9 @@ LinearParams params_of(const Launch& to, const LinearArgs& a) {
   return p;
 }
 
-}  // namespace
-
 void linear(const Launch& to, const LinearArgs& a) {
   const LinearKernel& kernel = kernel_for(to, a);
-  if (to.max_of(a.y.rows) <= 0) return;
-  kernel.launch(to, params_of(to, a));
+  if (to.max_of(a.y.rows) > 0) kernel.launch(to, linear_params(to, a));
 }
 
 std::uint64_t linear_sums_bytes(ArchPath path, int multiprocessors) {
@@ -210,7 +210,7 @@ std::vector<std::pair<std::string, std::string>> linear_choices(const Launch& to
   for (const LinearKernel& k : kKernels) {
     const char* const why = k.refusal(to, a);
     std::string verdict = why != nullptr ? why : served ? "one before it serves" : "served";
-    if (why == nullptr && !served && k.launch == launch_wgmma) verdict += ", " + wgmma_choice(to, params_of(to, a));
+    if (why == nullptr && !served && k.launch == launch_wgmma) verdict += ", " + wgmma_choice(to, linear_params(to, a));
     served = served || why == nullptr;
     all.emplace_back(k.native() ? k.name : k.emulated, std::move(verdict));
   }
@@ -219,7 +219,7 @@ std::vector<std::pair<std::string, std::string>> linear_choices(const Launch& to
 
 std::vector<LinearTile> linear_tiles(const Launch& to, const LinearArgs& a) {
   if (kernel_for(to, a).launch != launch_wgmma) return {};
-  return wgmma_tiles(to, params_of(to, a));
+  return wgmma_tiles(to, linear_params(to, a));
 }
 
 }  // namespace nibble::cuda

@@ -37,6 +37,17 @@ std::vector<LinearTile> linear_tiles(const Launch& to, const LinearArgs& args);
 // What Launch::sums holds on the current card, which has that many; 0: no kernel there uses it.
 std::uint64_t linear_sums_bytes(ArchPath path, int multiprocessors);
 
+// Linear with an expert for each row: GroupedLinear's contract.
+struct GroupedLinearArgs {
+  LinearArgs linear;  // weight: of expert 0; x: rows of tokens, or routed ones, as y
+  const std::int32_t* order = nullptr;   // [T * k]
+  const std::int32_t* starts = nullptr;  // [experts + 1]
+  std::int32_t experts = 0;
+  std::int64_t expert_bytes = 0;  // from an expert's image to the next one's
+};
+void grouped_linear(const Launch& to, const GroupedLinearArgs& args);
+const char* grouped_linear_kernel(const Launch& to, const GroupedLinearArgs& args);
+
 struct EmbedArgs {
   WeightImage table;
   View y;  // [T, H]

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "backends/cuda/ops/linear_parts.cuh"
+#include "backends/cuda/ops/linear_groups.cuh"
 
 namespace nibble::cuda {
 namespace {
@@ -34,17 +34,17 @@ __device__ __forceinline__ std::uint32_t operands2(const LinearParams& p, std::i
                        (both ? static_cast<std::uint32_t>(x[1]) << 8 : 0u));
 }
 
-template <class U>
-__global__ __launch_bounds__(kMaxWarps * 32) void few_kernel(LinearParams p) {
+template <class U, class P>
+__global__ __launch_bounds__(kMaxWarps * 32, kLeastBlocks<P, 1>) void few_kernel(P p) {
   __shared__ float4 sums[2][kMaxWarps][32];  // of a round's segments; rounds take turns
 
-  const std::int64_t rows = row_count(*p.step, p.rows);
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * kTokens;
-  if (first >= rows) return;
+  std::int64_t rows, first;
+  if (!rows_of_block<kTokens>(p, rows, first)) return;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
   const std::int64_t n0 = static_cast<std::int64_t>(blockIdx.x) * kUnitRows;
   const std::int64_t token = first + lane / 4;  // whose operands this lane feeds
+  const std::int64_t from = source_row(p, token, token < rows);
   const std::int64_t unit0 = unit_index(n0, 0, p.k_tiles);
 
   float total[4] = {};
@@ -68,8 +68,8 @@ __global__ __launch_bounds__(kMaxWarps * 32) void few_kernel(LinearParams p) {
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
           const std::int64_t k = static_cast<std::int64_t>(tile0 + j) * kTileCols + s * 16 + lane % 4 * 2;
-          const std::uint32_t b0 = token < rows ? operands2(p, token, k) : 0u;
-          const std::uint32_t b1 = token < rows ? operands2(p, token, k + 8) : 0u;
+          const std::uint32_t b0 = token < rows ? operands2(p, from, k) : 0u;
+          const std::uint32_t b1 = token < rows ? operands2(p, from, k + 8) : 0u;
           std::uint32_t a[4];
           unit[j].fragment(p.weight, s, a);
           mma_m16n8k16_bf16<kMmaPath>(sum, a, b0, b1);
@@ -86,7 +86,7 @@ __global__ __launch_bounds__(kMaxWarps * 32) void few_kernel(LinearParams p) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const std::int64_t t = first + result_col(lane, i);
-          total[i] = add_segment(p, t, t < rows, n0, segment0 + w, of[i], total[i]);
+          total[i] = add_row_segment(p, t, t < rows, n0, segment0 + w, of[i], total[i]);
         }
       }
     }
@@ -95,20 +95,24 @@ __global__ __launch_bounds__(kMaxWarps * 32) void few_kernel(LinearParams p) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const std::int64_t t = first + result_col(lane, i), n = n0 + result_row(lane, i);
-    if (t < rows && n < p.weight.rows) finish(p, t, n, total[i]);
+    if (t < rows && n < p.weight.rows) finish_row(p, t, n, total[i]);
   }
 }
 
-}  // namespace
-
-void launch_few(const Launch& to, const LinearParams& p) {
-  const std::int64_t rows = to.max_of(p.rows);
-  const dim3 grid(static_cast<unsigned>((p.weight.rows + kUnitRows - 1) / kUnitRows),
-                  static_cast<unsigned>((rows + kTokens - 1) / kTokens));
+template <class P>
+void launch(const Launch& to, const P& p, std::int64_t tiles) {
+  const dim3 grid(static_cast<unsigned>((p.weight.rows + kUnitRows - 1) / kUnitRows), static_cast<unsigned>(tiles));
   const int warps = std::min<int>(kMaxWarps, p.segments);
   with_unit(p.weight, [&](auto unit) {
     few_kernel<typename decltype(unit)::type><<<grid, static_cast<unsigned>(warps * 32), 0, to.stream>>>(p);
   });
 }
+
+}  // namespace
+
+void launch_few(const Launch& to, const LinearParams& p) {
+  launch(to, p, (to.max_of(p.rows) + kTokens - 1) / kTokens);
+}
+void launch_few(const Launch& to, const GroupedParams& p) { launch_groups<kTokens>(to, p, launch<GroupedParams>); }
 
 }  // namespace nibble::cuda

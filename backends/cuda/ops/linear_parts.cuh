@@ -34,6 +34,26 @@ struct LinearParams {
   int tile;  // LinearArgs::tile
 };
 
+// The same for the experts of a mixture: rows of y are sorted places, `weight` is expert 0's.
+struct GroupedParams : LinearParams {
+  const std::int32_t *order, *starts;  // ExpertRoute's
+  int experts, per_token;              // place i reads row order[i] / per_token of x; 0: row i
+  std::int64_t expert_bytes;           // from an expert's image to the next one's
+  bool by_place;                       // linear_groups.cuh
+  int expert;                          // whose rows the block takes, set there
+};
+
+LinearParams linear_params(const Launch& to, const LinearArgs& a);
+// Whether the card has the path's instruction, or an emulation serves.
+bool has_m16n8k16();
+bool has_m8n8k4();
+bool has_fp4();
+
+void launch_few(const Launch& to, const GroupedParams& p);
+void launch_tile(const Launch& to, const GroupedParams& p);
+void launch_sm70(const Launch& to, const GroupedParams& p);
+void launch_sm120(const Launch& to, const GroupedParams& p);
+
 void launch_few(const Launch& to, const LinearParams& p);
 void launch_tile(const Launch& to, const LinearParams& p);
 void launch_wgmma(const Launch& to, const LinearParams& p);
@@ -179,15 +199,21 @@ __device__ __forceinline__ uint4 operands8(const LinearParams& p, std::int64_t r
 }
 
 // total after segment `segment` of output (token, n); as the CPU's add_segment. n: any row of the tile.
+__device__ __forceinline__ float scaled_segment(const LinearParams& p, std::int64_t token, bool there, int segment,
+                                                float sum) {
+  const auto* scales = reinterpret_cast<const float*>(p.x_scales);
+  return num::mul(sum, there ? scales[token * p.scale_stride + segment] : 0.0f);
+}
+__device__ __forceinline__ float add_segment(const LinearParams& p, const float* block, std::int64_t n, int segment,
+                                             float sum, float total) {
+  const std::int64_t across = (p.weight.cols + 127) / 128;
+  return num::fma(sum, block[n / 128 * across + segment], total);
+}
 __device__ __forceinline__ float add_segment(const LinearParams& p, std::int64_t token, bool there,
                                              std::int64_t n, int segment, float sum, float total) {
-  if (p.kind == ActivationKind::fp8_token_group128) {
-    const auto* scales = reinterpret_cast<const float*>(p.x_scales);
-    sum = num::mul(sum, there ? scales[token * p.scale_stride + segment] : 0.0f);
-  }
+  if (p.kind == ActivationKind::fp8_token_group128) sum = scaled_segment(p, token, there, segment, sum);
   if (p.weight.block == nullptr) return num::add(total, sum);
-  const std::int64_t across = (p.weight.cols + 127) / 128;
-  return num::fma(sum, p.weight.block[n / 128 * across + segment], total);
+  return add_segment(p, p.weight.block, n, segment, sum, total);
 }
 
 __device__ __forceinline__ float activation_scale(const LinearParams& p, std::int64_t token) {

@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "backends/cuda/device/mma_fp4.cuh"
-#include "backends/cuda/ops/linear_parts.cuh"
+#include "backends/cuda/ops/linear_groups.cuh"
 
 namespace nibble::cuda {
 namespace {
@@ -59,13 +59,14 @@ __device__ __forceinline__ InputOperand input_operand(const LinearParams& p, std
   return b;
 }
 
-__global__ __launch_bounds__(kThreads) void sm120_kernel(LinearParams p) {
-  const std::int64_t rows = row_count(*p.step, p.rows);
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * kTokens;
-  if (first >= rows) return;
+template <class P>
+__global__ __launch_bounds__(kThreads) void sm120_kernel(P p) {
+  std::int64_t rows, first;
+  if (!rows_of_block<kTokens>(p, rows, first)) return;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const std::int64_t n0 = static_cast<std::int64_t>(blockIdx.x) * kTileRows + warp * kUnitRows;
   const std::int64_t token = first + lane / 4;  // whose operands this lane feeds
+  const std::int64_t from = source_row(p, token, token < rows);
 
   float total[4] = {};
   for (int segment = 0; segment < p.segments; ++segment) {
@@ -74,7 +75,7 @@ __global__ __launch_bounds__(kThreads) void sm120_kernel(LinearParams p) {
     float sum[4] = {};
     for (int tile = begin; tile < end; ++tile) {
       const WeightOperand a = weight_operand(p.weight, n0, tile, lane);
-      const InputOperand b = token < rows ? input_operand(p, token, tile, lane) : InputOperand{};
+      const InputOperand b = token < rows ? input_operand(p, from, tile, lane) : InputOperand{};
       const std::uint32_t codes[4] = {a.codes.x, a.codes.y, a.codes.z, a.codes.w};
       mma_m16n8k64_nvfp4<kFp4Path>(sum, codes, b.codes, a.scale, b.scale);
     }
@@ -84,17 +85,21 @@ __global__ __launch_bounds__(kThreads) void sm120_kernel(LinearParams p) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const std::int64_t t = first + result_col(lane, i), n = n0 + result_row(lane, i);
-    if (t < rows && n < p.weight.rows) finish(p, t, n, total[i]);
+    if (t < rows && n < p.weight.rows) finish_row(p, t, n, total[i]);
   }
+}
+
+template <class P>
+void launch(const Launch& to, const P& p, std::int64_t tiles) {
+  const dim3 grid(static_cast<unsigned>(p.weight.padded_rows / kTileRows), static_cast<unsigned>(tiles));
+  sm120_kernel<<<grid, kThreads, 0, to.stream>>>(p);
 }
 
 }  // namespace
 
 void launch_sm120(const Launch& to, const LinearParams& p) {
-  const std::int64_t rows = to.max_of(p.rows);
-  const dim3 grid(static_cast<unsigned>(p.weight.padded_rows / kTileRows),
-                  static_cast<unsigned>((rows + kTokens - 1) / kTokens));
-  sm120_kernel<<<grid, kThreads, 0, to.stream>>>(p);
+  launch(to, p, (to.max_of(p.rows) + kTokens - 1) / kTokens);
 }
+void launch_sm120(const Launch& to, const GroupedParams& p) { launch_groups<kTokens>(to, p, launch<GroupedParams>); }
 
 }  // namespace nibble::cuda

@@ -11,7 +11,7 @@
 #include "core/numerics/row_scale.h"
 #include "backends/cuda/device/mma_f16.cuh"
 #include "backends/cuda/device/weight_f16.cuh"
-#include "backends/cuda/ops/linear_parts.cuh"
+#include "backends/cuda/ops/linear_groups.cuh"
 
 namespace nibble::cuda {
 namespace {
@@ -53,16 +53,16 @@ __device__ __forceinline__ uint2 operands4(const LinearParams& p, std::int64_t r
   return make_uint2(pair[0], pair[1]);
 }
 
-template <WeightFormat F>
-__global__ __launch_bounds__(kThreads, 8) void sm70_kernel(LinearParams p) {
-  const std::int64_t rows = row_count(*p.step, p.rows);
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * kTokens;
-  if (first >= rows) return;
+template <WeightFormat F, class P>
+__global__ __launch_bounds__(kThreads, 8) void sm70_kernel(P p) {
+  std::int64_t rows, first;
+  if (!rows_of_block<kTokens>(p, rows, first)) return;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const std::int64_t n0 = static_cast<std::int64_t>(blockIdx.x) * kTileRows + warp * kWarpRows;
   const int of_pair = lane % 4 + lane / 16 * 4;
   const std::int64_t token = first + of_pair, n = n0 + lane / 4 % 4 * 8 + of_pair;  // what the lane feeds
   const bool there = token < rows;
+  const std::int64_t from = source_row(p, token, there);
 
   float total[8] = {};
   for (int segment = 0; segment < p.segments; ++segment) {
@@ -70,7 +70,7 @@ __global__ __launch_bounds__(kThreads, 8) void sm70_kernel(LinearParams p) {
     const int end = begin + p.segment_tiles < p.k_tiles ? begin + p.segment_tiles : p.k_tiles;
     float sum[8] = {};
     for (std::int64_t k = std::int64_t{begin} * kTileCols; k < std::int64_t{end} * kTileCols; k += 4) {
-      const uint2 a = there ? operands4(p, token, k) : make_uint2(0, 0);
+      const uint2 a = there ? operands4(p, from, k) : make_uint2(0, 0);
       std::uint32_t b[2];
       weight4_f16<F>(p.weight, n, k, b);
       mma_m8n8k4_f16<kM8n8k4Path>(sum, a, make_uint2(b[0], b[1]));
@@ -78,7 +78,7 @@ __global__ __launch_bounds__(kThreads, 8) void sm70_kernel(LinearParams p) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const std::int64_t t = first + (i & 2) + lane / 16 * 4 + (lane & 1);
-      total[i] = add_segment(p, t, t < rows, n0, segment, sum[i], total[i]);
+      total[i] = add_row_segment(p, t, t < rows, n0, segment, sum[i], total[i]);
     }
   }
 #pragma unroll
@@ -86,22 +86,25 @@ __global__ __launch_bounds__(kThreads, 8) void sm70_kernel(LinearParams p) {
     const std::int64_t t = first + (i & 2) + lane / 16 * 4 + (lane & 1);
     const std::int64_t out = n0 + lane / 4 % 4 * 8 + (i & 1) + (lane & 2) + (i & 4);
     if (t >= rows || out >= p.weight.rows) continue;
-    const float scale =
-        p.exponents == nullptr ? activation_scale(p, t) : num::power_of_two(p.exponents[t]);
-    finish(p, t, out, total[i], scale);
+    const std::int64_t of = source_row(p, t, true);
+    const float scale = p.exponents == nullptr ? activation_scale(p, of) : num::power_of_two(p.exponents[of]);
+    finish_row(p, t, out, total[i], scale);
   }
+}
+
+template <class P>
+void launch(const Launch& to, const P& p, std::int64_t tiles) {
+  const dim3 grid(static_cast<unsigned>(p.weight.padded_rows / kTileRows), static_cast<unsigned>(tiles));
+  with_format(p.weight.format, [&](auto format) {
+    sm70_kernel<decltype(format)::value><<<grid, kThreads, 0, to.stream>>>(p);
+  });
 }
 
 }  // namespace
 
 void launch_sm70(const Launch& to, const LinearParams& p) {
-  const std::int64_t rows = to.max_of(p.rows);
-  const dim3 grid(static_cast<unsigned>(p.weight.padded_rows / kTileRows),
-                  static_cast<unsigned>((rows + kTokens - 1) / kTokens));
-  with_format(p.weight.format, [&](auto format) {
-    constexpr WeightFormat kFormat = decltype(format)::value;
-    sm70_kernel<kFormat><<<grid, kThreads, 0, to.stream>>>(p);
-  });
+  launch(to, p, (to.max_of(p.rows) + kTokens - 1) / kTokens);
 }
+void launch_sm70(const Launch& to, const GroupedParams& p) { launch_groups<kTokens>(to, p, launch<GroupedParams>); }
 
 }  // namespace nibble::cuda

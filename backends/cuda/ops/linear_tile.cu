@@ -6,7 +6,7 @@
 //   cost   weights are read once for each Tokens rows -> matrix units or their decoding from 64 rows on
 #include <type_traits>
 
-#include "backends/cuda/ops/linear_parts.cuh"
+#include "backends/cuda/ops/linear_groups.cuh"
 
 namespace nibble::cuda {
 namespace {
@@ -15,19 +15,19 @@ constexpr int kThreads = 128;
 constexpr int kPitch = kTileCols + 8;  // bf16: rows 4 banks apart, so that fragment loads do not collide
 static_assert(kPitch * 2 % 16 == 0, "rows of x are written 16 bytes at a time");
 
-template <class U, int Tokens>
-__global__ __launch_bounds__(kThreads) void tile_kernel(LinearParams p) {
+template <class U, int Tokens, class P>
+__global__ __launch_bounds__(kThreads, kLeastBlocks<P, 2>) void tile_kernel(P p) {
   static_assert(Tokens % 16 == 0);
   constexpr int kColumns = Tokens / 8;                       // n8 tiles
   constexpr int kChunks = Tokens * (kTileCols / 8) / kThreads;  // of 8 columns, a thread's
   __shared__ alignas(16) std::uint16_t xs[2][Tokens * kPitch];
 
-  const std::int64_t rows = row_count(*p.step, p.rows);
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * Tokens;
-  if (first >= rows) return;
+  std::int64_t rows, first;
+  if (!rows_of_block<Tokens>(p, rows, first)) return;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const std::int64_t n0 = static_cast<std::int64_t>(blockIdx.x) * kTileRows;
 
+  const RowsOf<P, kChunks> from(p, [&](int i) { return first + (thread + i * kThreads) / 8; }, rows);
   uint4 staged[kChunks];
   const auto fetch = [&](int tile) {
 #pragma unroll
@@ -35,7 +35,7 @@ __global__ __launch_bounds__(kThreads) void tile_kernel(LinearParams p) {
       const int chunk = thread + i * kThreads;
       const std::int64_t row = first + chunk / 8;
       const std::int64_t k = static_cast<std::int64_t>(tile) * kTileCols + chunk % 8 * 8;
-      staged[i] = row < rows ? operands8(p, row, k) : make_uint4(0, 0, 0, 0);
+      staged[i] = row < rows ? operands8(p, from(row, i), k) : make_uint4(0, 0, 0, 0);
     }
   };
   const auto keep = [&](int tile) {
@@ -79,7 +79,7 @@ __global__ __launch_bounds__(kThreads) void tile_kernel(LinearParams p) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const std::int64_t token = first + c * 8 + result_col(lane, i);
-          total[c][i] = add_segment(p, token, token < rows, n0, segment, sum[c][i], total[c][i]);
+          total[c][i] = add_row_segment(p, token, token < rows, n0, segment, sum[c][i], total[c][i]);
           sum[c][i] = 0.0f;
         }
       }
@@ -97,29 +97,41 @@ __global__ __launch_bounds__(kThreads) void tile_kernel(LinearParams p) {
     for (int i = 0; i < 4; ++i) {
       const std::int64_t token = first + c * 8 + result_col(lane, i);
       const std::int64_t n = n0 + warp * kUnitRows + result_row(lane, i);
-      if (token < rows && n < p.weight.rows) finish(p, token, n, total[c][i]);
+      if (token < rows && n < p.weight.rows) finish_row(p, token, n, total[c][i]);
     }
   }
 }
 
-template <class U, int Tokens>
-void launch(const Launch& to, const LinearParams& p) {
-  const std::int64_t rows = to.max_of(p.rows);
-  const dim3 grid(static_cast<unsigned>(p.weight.padded_rows / kTileRows),
-                  static_cast<unsigned>((rows + Tokens - 1) / Tokens));
-  tile_kernel<U, Tokens><<<grid, kThreads, 0, to.stream>>>(p);
+template <int Tokens, class P>
+void launch(const Launch& to, const P& p, std::int64_t tiles) {
+  const dim3 grid(static_cast<unsigned>(p.weight.padded_rows / kTileRows), static_cast<unsigned>(tiles));
+  with_unit(p.weight, [&](auto unit) {
+    tile_kernel<typename decltype(unit)::type, Tokens><<<grid, kThreads, 0, to.stream>>>(p);
+  });
+}
+template <int Tokens>
+void launch_rows(const Launch& to, const LinearParams& p) {
+  launch<Tokens>(to, p, (to.max_of(p.rows) + Tokens - 1) / Tokens);
+}
+template <int Tokens>
+void launch_rows(const Launch& to, const GroupedParams& p) {
+  launch_groups<Tokens>(to, p, launch<Tokens, GroupedParams>);
 }
 
 }  // namespace
 
 void launch_tile(const Launch& to, const LinearParams& p) {
-  with_unit(p.weight, [&](auto unit) {
-    using U = typename decltype(unit)::type;
-    const std::int64_t rows = to.max_of(p.rows);
-    if (rows <= 16) return launch<U, 16>(to, p);
-    if (rows <= 32) return launch<U, 32>(to, p);
-    launch<U, 64>(to, p);
-  });
+  const std::int64_t rows = to.max_of(p.rows);
+  if (rows <= 16) return launch_rows<16>(to, p);
+  if (rows <= 32) return launch_rows<32>(to, p);
+  launch_rows<64>(to, p);
+}
+// An expert has max_rows of the rows at most; a tile is made for what it has where tokens spread evenly.
+void launch_tile(const Launch& to, const GroupedParams& p) {
+  const std::int64_t even = to.max_of(Rows::routed) / p.experts;
+  if (to.max_rows <= 16 || even <= 8) return launch_rows<16>(to, p);
+  if (to.max_rows <= 32 || even <= 24) return launch_rows<32>(to, p);
+  launch_rows<64>(to, p);
 }
 
 }  // namespace nibble::cuda
