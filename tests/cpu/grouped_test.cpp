@@ -148,9 +148,9 @@ std::string tested_name(const testing::TestParamInfo<Tested>& tested) {
   return std::string(kProfiles[static_cast<int>(tested.param.profile)]) + "_" + combination_name(tested.param.of);
 }
 
-class GroupedLinear : public testing::TestWithParam<Tested> {};
+class GroupedTable : public testing::TestWithParam<Tested> {};
 
-TEST_P(GroupedLinear, EqualsLinearOnEachRowAlone) {
+TEST_P(GroupedTable, EqualsLinearOnEachRowAlone) {
   const std::vector<GroupedCase> cases = grouped_cases_of(GetParam().of);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     check(GetParam().of, cases[i], i, GetParam().profile);
@@ -159,7 +159,19 @@ TEST_P(GroupedLinear, EqualsLinearOnEachRowAlone) {
   RecordProperty("cases", static_cast<int>(cases.size()));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GroupedLinear, testing::ValuesIn(all_tested()), tested_name);
+INSTANTIATE_TEST_SUITE_P(All, GroupedTable, testing::ValuesIn(all_tested()), tested_name);
+
+// Rows of one expert come together a few hundred at a time.
+TEST(GroupedLinear, MoreRowsThanAreGatheredAtOnce) {
+  for (const Profile profile : {Profile::f32, Profile::sm70, Profile::sm90}) {
+    for (const Combination& c : combinations()) {
+      GroupedCase g{3, 1, 2 * cpu::kOperandRows + 70, Spread::one, false, {3, 32, 0, false, false, 0}};
+      g.linear.t = g.t;
+      check(c, g, 1000, profile);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
 
 // The table holds what it is for, and enough of it.
 TEST(GroupedCases, HoldEverySort) {
