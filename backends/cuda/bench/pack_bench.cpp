@@ -137,6 +137,7 @@ class Runner {
   Launch launch(std::int64_t rows) {
     StepView view{};
     view.rows = view.outputs = static_cast<std::int32_t>(rows);
+    count_rows(view, 0);
     for (std::int32_t& first : view.first_row) first = view.rows;
     view.first_row[0] = 0;
     check(cudaMemcpy(step_.data(), &view, sizeof view, cudaMemcpyHostToDevice), "sending a step");
