@@ -61,7 +61,8 @@ struct ExpertModel {
     return s.finish(s.linear_f32("head", last, head));
   }
   ModelSpec spec(DType operand, bool declared) const {
-    Tracer tracer({declared, operand, 16});
+    const Activations mode = declared ? Activations::declared : Activations::a16;
+    Tracer tracer({.activations = mode, .operand = operand, .max_positions = 16});
     Program decode = describe(tracer, {ProgramClass::Kind::decode, 4, 4});
     Program mixed = describe(tracer, {ProgramClass::Kind::mixed, 70, 70});
     ModelSpec spec = std::move(tracer.spec());
@@ -202,6 +203,22 @@ TEST(DescribeExperts, GiveIdsInOrder) {
               tracer.experts("mixed", mixed);
             }),
             "");
+}
+
+// Only layers of their own take FP8 inputs.
+TEST(DescribeExperts, ModeA8LeavesThemAsTheyAre) {
+  const ExpertModel model({WeightFormat::nvfp4, ScaleLayout::tensor, Kind::nvfp4_static});
+  for (const Activations mode : {Activations::a8, Activations::declared}) {
+    Tracer tracer({.activations = mode, .max_positions = 16});
+    int grouped = 0;
+    for (const Op& op : model.describe(tracer, {ProgramClass::Kind::decode, 4, 4}).ops) {
+      const auto* const g = std::get_if<GroupedLinear>(&op.args);
+      if (g == nullptr) continue;
+      EXPECT_EQ(g->x_format.kind, mode == Activations::a8 ? Kind::none : Kind::nvfp4_static) << op.name;
+      ++grouped;
+    }
+    EXPECT_EQ(grouped, 3);
+  }
 }
 
 }  // namespace

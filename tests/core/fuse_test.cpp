@@ -34,7 +34,8 @@ struct Net {
   bool reads_plain = false, reads_second = false;
 
   Program trace(const Fusions& fusions, bool declared = true) const {
-    Tracer tracer({.activations = declared ? Activations::declared : Activations::a16, .operand = DType::bf16, .fusions = fusions});
+    const Activations mode = declared ? Activations::declared : Activations::a16;
+    Tracer tracer({.activations = mode, .operand = DType::bf16, .fusions = fusions});
     Step s(tracer, {ProgramClass::Kind::mixed, 128, 4});
     Tensor x = s.embed("embed", table);
     for (int layer = 0; layer < 2; ++layer) {
