@@ -35,26 +35,6 @@ bool all_f16(const std::vector<float>& values, std::int64_t cols) {
   return true;
 }
 
-struct Result {
-  std::vector<float> logits;
-  std::vector<std::int32_t> tokens;
-  HostState state;
-};
-
-Result prefill(Model& model, std::span<const std::int32_t> prompt, int answer = 1) {
-  Session session = model.new_session();
-  Trace trace(model, {kLogits});
-  Result run;
-  run.tokens = read_all(session.generate(prompt, tokens(answer)));
-  run.logits = trace.ops.at(kLogits).values;
-  run.state = state_of(session);
-  return run;
-}
-
-std::vector<std::int32_t> ids_of(const std::string& prompt) {
-  return Golden(data("golden/prompts.safetensors")).i32(prompt + ".ids");
-}
-
 class Mirror : public testing::TestWithParam<const char*> {
  protected:
   std::string profile() const { return GetParam(); }

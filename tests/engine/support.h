@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,26 @@ inline std::vector<std::int32_t> read_all(TokenStream stream) {
     if (p.token >= 0) out.push_back(p.token);
   }
   return out;
+}
+
+inline std::vector<std::int32_t> ids_of(const std::string& prompt) {
+  return Golden(data("golden/prompts.safetensors")).i32(prompt + ".ids");
+}
+
+// What a prompt and an answer leave.
+struct Result {
+  std::vector<float> logits;
+  std::vector<std::int32_t> tokens;
+  HostState state;
+};
+inline Result prefill(Model& model, std::span<const std::int32_t> prompt, int answer = 1) {
+  Session session = model.new_session();
+  Trace trace(model, {kLogits});
+  Result run;
+  run.tokens = read_all(session.generate(prompt, tokens(answer)));
+  run.logits = trace.ops.at(kLogits).values;
+  run.state = state_of(session);
+  return run;
 }
 
 inline std::vector<std::int32_t> long_prompt(std::size_t n) {
