@@ -142,8 +142,9 @@ class BenchOps final : public Command {
 
  private:
   int pack(Console& console) {
-    if (explain_ || app().count("--peer") > 0) {
-      throw usage_error(fmt::format("--op pack: expected no {}, which is of linear", explain_ ? "--explain" : "--peer"));
+    for (const char* const of_linear : {"--explain", "--tiles", "--peer"}) {
+      if (app().count(of_linear) == 0) continue;
+      throw usage_error(fmt::format("--op pack: expected no {}, which is of linear", of_linear));
     }
     PackBenchOptions how;
     how.shapes = pack_shapes(shapes_);

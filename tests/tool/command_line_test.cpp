@@ -183,6 +183,8 @@ TEST(CommandLine, WrongOnesSayWhatWasExpectedAndFound) {
        "found \"nvfp4,int4\""},
       {{"bench", "ops", "-t", "1,0"}, "--tokens: expected whole numbers from 1", "found \"1,0\""},
       {{"bench", "ops", "-t", "many"}, "--tokens: expected whole numbers from 1", "found \"many\""},
+      {{"bench", "ops", "--op", "pack", "--tiles"}, "--op pack: expected no --tiles", "which is of linear"},
+      {{"bench", "ops", "--op", "pack", "--peer", "none"}, "--op pack: expected no --peer", "which is of linear"},
       {{"bench", "ops", "-r", "0"}, "bench ops: --repetitions: expected a whole number from 1", "found \"0\""},
       {{"bench", "ops", "--peer", "mkl"}, "--peer: expected one of cublas, none", "found \"mkl\""},
       {{"bench", "ops", "--explain", "-o", "csv"}, "--explain: expected md or json", "found csv"},
