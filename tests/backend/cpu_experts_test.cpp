@@ -12,6 +12,7 @@
 #include "nibble/error.h"
 #include "tests/cases/linear_cases.h"
 #include "tests/support/buffers.h"
+#include "tests/support/complaint.h"
 
 namespace nibble::test {
 namespace {
@@ -161,16 +162,6 @@ TEST_P(CpuExperts, RowsOfABatchAreRowsAlone) {
 INSTANTIATE_TEST_SUITE_P(All, CpuExperts, testing::ValuesIn(all_tested()), [](const auto& tested) {
   return std::string(*tested.param.profile == '\0' ? "f32" : tested.param.profile) + "_" + combination_name(tested.param.of);
 });
-
-template <class F>
-std::string complaint(F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 TEST(DescribeExperts, RefusesWhatDoesNotFit) {
   const auto bad = [](auto change) {

@@ -18,7 +18,6 @@ struct Shape {
   std::int64_t n, k;
 };
 constexpr Shape kShapes[] = {{1, 16}, {33, 272}, {7, 1}, {17, 131}, {131, 400}, {5, 2208}, {16, 128}, {19, 3333}};
-constexpr std::int64_t kRows[] = {1, 2, 3, 17, 64, 65};
 
 class LinearFp8 : public testing::TestWithParam<ScaleLayout> {};
 
@@ -33,23 +32,9 @@ TEST_P(LinearFp8, EqualsATripleLoop) {
     for (const Isa isa : cpu::available_isas()) {
       const test::Aligned arena(cpu::packed_bytes(w.weight));
       const auto packed = cpu::pack(w.weight, arena.data, one, cpu::nibble_order(isa));
-      for (const std::int64_t rows : kRows) {
-        for (Parallel* parallel : {&one, &two, &seven}) {
-          for (const std::int64_t first : {std::int64_t{0}, kMost - rows}) {
-            Guarded y(rows, s.n);
-            run(isa, *parallel, packed, in, first, rows, y);
-            ASSERT_EQ(y.damage(), "");
-            for (std::int64_t t = 0; t < rows; ++t) {
-              for (std::int64_t n = 0; n < s.n; ++n) {
-                const float e = want[static_cast<std::size_t>((first + t) * s.n + n)];
-                ASSERT_TRUE(test::same_bits(y.at(t, n), e))
-                    << cpu::isa_name(isa) << " N " << s.n << " K " << s.k << " T " << rows << " threads "
-                    << parallel->threads() << " y[" << t << ", " << n << "] " << y.at(t, n) << " != " << e;
-              }
-            }
-          }
-        }
-      }
+      expect_every_cut(isa, {&one, &two, &seven}, packed, in, want,
+                       " N " + std::to_string(s.n) + " K " + std::to_string(s.k));
+      if (HasFatalFailure()) return;
     }
   }
 }

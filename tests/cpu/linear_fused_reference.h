@@ -2,11 +2,14 @@
 // scalar models, and inputs that go through its rounding.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "backends/cpu/ops/linear_fused.h"
@@ -252,6 +255,28 @@ inline std::vector<float> expected(const Weight& w, const Operands& ops, const I
     }
   }
   return want;
+}
+
+// The first and the last rows of kMost in batches of many sizes, by each of `threads`: where a row lies changes nothing.
+inline void expect_every_cut(Isa isa, const std::vector<Parallel*>& threads, const cpu::PackedWeight& w, Input& in,
+                             const std::vector<float>& want, const std::string& label) {
+  for (const std::int64_t rows : {1, 2, 3, 5, 17, 64, 65}) {
+    for (Parallel* const parallel : threads) {
+      for (const std::int64_t first : {std::int64_t{0}, kMost - rows}) {
+        Guarded y(rows, w.rows);
+        run(isa, *parallel, w, in, first, rows, y);
+        ASSERT_EQ(y.damage(), "");
+        for (std::int64_t t = 0; t < rows; ++t) {
+          for (std::int64_t n = 0; n < w.rows; ++n) {
+            const float e = want[static_cast<std::size_t>((first + t) * w.rows + n)];
+            ASSERT_TRUE(same_bits(y.at(t, n), e))
+                << cpu::isa_name(isa) << label << " T " << rows << " threads " << parallel->threads() << " y[" << t << ", "
+                << n << "] " << y.at(t, n) << " != " << e;
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace nibble::test

@@ -20,7 +20,6 @@ using namespace test;  // its reference, all of it
 // Seven threads also where the machine has fewer processors.
 const oneapi::tbb::global_control kThreads(oneapi::tbb::global_control::max_allowed_parallelism, 8);
 
-constexpr std::int64_t kRows[] = {1, 2, 3, 5, 17, 64, 65};
 
 struct Tested {
   Profile profile;
@@ -76,25 +75,10 @@ TEST_P(LinearFused, EqualsATripleLoop) {
       const test::Aligned arena(cpu::packed_bytes(w.weight, cpu::weight_operand(profile)));
       const auto packed = cpu::pack(w.weight, arena.data, one, cpu::nibble_order(isa),
                                     cpu::weight_operand(profile));
-      for (const std::int64_t rows : kRows) {
-        for (Parallel* parallel : {&one, &two, &seven}) {
-          // The first and the last rows: where a row lies in the batch changes nothing.
-          for (const std::int64_t first : {std::int64_t{0}, kMost - rows}) {
-            Guarded y(rows, s.n);
-            run(isa, *parallel, packed, in, first, rows, y);
-            ASSERT_EQ(y.damage(), "");
-            for (std::int64_t t = 0; t < rows; ++t) {
-              for (std::int64_t n = 0; n < s.n; ++n) {
-                const float e = want[static_cast<std::size_t>((first + t) * s.n + n)];
-                ASSERT_TRUE(test::same_bits(y.at(t, n), e))
-                    << cpu::isa_name(isa) << " x " << activation_format_name(kind) << " N " << s.n
-                    << " K " << s.k << " T " << rows << " threads " << parallel->threads() << " y["
-                    << t << ", " << n << "] " << y.at(t, n) << " != " << e;
-              }
-            }
-          }
-        }
-      }
+      expect_every_cut(isa, {&one, &two, &seven}, packed, in, want,
+                       std::string(" x ") + activation_format_name(kind) + " N " + std::to_string(s.n) + " K " +
+                           std::to_string(s.k));
+      if (HasFatalFailure()) return;
     }
   }
 }

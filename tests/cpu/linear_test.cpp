@@ -9,6 +9,7 @@
 #include "nibble/error.h"
 #include "tests/cpu/linear_reference.h"
 #include "tests/support/buffers.h"
+#include "tests/support/complaint.h"
 #include "tests/support/golden.h"
 
 namespace nibble {
@@ -16,6 +17,7 @@ namespace {
 
 using cpu::Isa;
 using cpu::Parallel;
+using test::complaint;
 using test::Guarded;
 
 // Seven threads also where the machine has fewer processors.
@@ -263,16 +265,6 @@ TEST(Linear, GoldenW4a16) {
   }
   RecordProperty("relative", std::to_string(worst * 0x1p24) + " x 2^-24");
   EXPECT_LE(worst, 4 * 0x1p-24);
-}
-
-template <class F>
-std::string complaint(F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
 }
 
 TEST(Pack, RefusesWhatDoesNotFit) {

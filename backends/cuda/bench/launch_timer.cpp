@@ -86,4 +86,21 @@ LaunchTimes LaunchTimer::measure(int copies, const LaunchCopy& launch) {
   return times_of(std::move(samples));
 }
 
+Launch LaunchTimer::launch(std::int64_t rows, std::byte* step, int multiprocessors) const {
+  StepView view{};
+  view.rows = view.outputs = static_cast<std::int32_t>(rows);
+  count_rows(view, 0);
+  for (std::int32_t& first : view.first_row) first = view.rows;
+  view.first_row[0] = 0;
+  // On the launches' own stream: another one's copy may still be on its way when they begin.
+  check(cudaMemcpyAsync(step, &view, sizeof view, cudaMemcpyHostToDevice, stream_), "sending a step");
+  Launch to;
+  to.stream = stream_;
+  to.step = reinterpret_cast<const StepView*>(step);
+  to.max_rows = to.max_outputs = rows;
+  to.max_ranges = 1;
+  to.multiprocessors = multiprocessors;
+  return to;
+}
+
 }  // namespace nibble::cuda

@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "backends/cuda/launch.h"
 #include "nibble/op_bench.h"
 
 namespace nibble::cuda {
@@ -21,6 +22,8 @@ class LaunchTimer {
   LaunchTimer& operator=(const LaunchTimer&) = delete;
 
   cudaStream_t stream() const { return stream_; }
+  // A class of `rows` rows and a step that has them all, written to `step` (sizeof(StepView) bytes on the card).
+  Launch launch(std::int64_t rows, std::byte* step, int multiprocessors) const;
   // Warms up, then times batches of at least 5 launches and about 2 ms, whole rounds of the copies. Short
   // launches, and all with copies, run as a captured graph: else the host's work to launch would count.
   LaunchTimes measure(int copies, const LaunchCopy& launch);

@@ -280,22 +280,8 @@ class Runner {
     return image;
   }
 
-  // A class of `rows` rows and a step that has them all.
-  Launch launch(std::int64_t rows) {
-    StepView view{};
-    view.rows = view.outputs = static_cast<std::int32_t>(rows);
-    count_rows(view, 0);
-    for (std::int32_t& first : view.first_row) first = view.rows;
-    view.first_row[0] = 0;
-    // On the launches' own stream: another one's copy may still be on its way when they begin.
-    check(cudaMemcpyAsync(step_.data(), &view, sizeof view, cudaMemcpyHostToDevice, timer_.stream()),
-          "sending a step");
-    Launch to;
-    to.stream = timer_.stream();
-    to.step = reinterpret_cast<const StepView*>(step_.data());
-    to.max_rows = to.max_outputs = rows;
-    to.max_ranges = 1;
-    to.multiprocessors = card_.multiprocessors;
+  Launch launch(std::int64_t rows) const {
+    Launch to = timer_.launch(rows, step_.data(), card_.multiprocessors);
     to.sums = sums_.data();
     return to;
   }

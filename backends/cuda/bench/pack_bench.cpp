@@ -134,21 +134,7 @@ class Runner {
         {s, format, rows, timer_.measure(1, alone), timer_.measure(1, two), timer_.measure(1, fused)});
   }
 
-  Launch launch(std::int64_t rows) {
-    StepView view{};
-    view.rows = view.outputs = static_cast<std::int32_t>(rows);
-    count_rows(view, 0);
-    for (std::int32_t& first : view.first_row) first = view.rows;
-    view.first_row[0] = 0;
-    check(cudaMemcpy(step_.data(), &view, sizeof view, cudaMemcpyHostToDevice), "sending a step");
-    Launch to;
-    to.stream = timer_.stream();
-    to.step = reinterpret_cast<const StepView*>(step_.data());
-    to.max_rows = to.max_outputs = rows;
-    to.max_ranges = 1;
-    to.multiprocessors = card_.multiprocessors;
-    return to;
-  }
+  Launch launch(std::int64_t rows) const { return timer_.launch(rows, step_.data(), card_.multiprocessors); }
 
   const PackBenchOptions& how_;
   CardInfo card_;
