@@ -155,6 +155,13 @@ void compare(Probe& a, Probe& b, const ParityOptions& how, ParityReport& report)
 
 ParityReport compare_devices(const std::filesystem::path& model, const Device& a, const Device& b,
                              const ParityOptions& how) {
+  const bool packs_a = a.fused_pack.value_or(false), packs_b = b.fused_pack.value_or(false);
+  if (packs_a != packs_b) {
+    const auto text = [](bool on) { return std::string(on ? "on" : "off"); };
+    throw Error(ErrorCode::invalid_argument,
+                "[parity] fused-pack: expected the same on A and B (off where nothing is said), found " + text(packs_a) +
+                    " and " + text(packs_b));
+  }
   ParityReport report;
   // One after the other: what A holds is no longer free for B.
   Probe on_a(Probe::draft(model, a, how), how);

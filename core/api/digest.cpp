@@ -46,6 +46,10 @@ Sum& of_kind(std::vector<Sum>& sums, const std::string& kind) {
 
 ParityDigest digest_device(const std::filesystem::path& model, const Device& on,
                            const ParityOptions& how) {
+  if (on.fused_pack.value_or(false)) {
+    throw Error(ErrorCode::invalid_argument,
+                "[parity] fused-pack: expected off (a digest has ops one by one), found on");
+  }
   ParityDigest digest;
   Probe probe(Probe::draft(model, on, how), how);
   digest.device = describe_device(on, probe.device());
