@@ -120,6 +120,7 @@ struct BackendOptions {
   bool graphs = true;        // CUDA: run programs through captured graphs
   std::string arch_path;     // CUDA: "sm70", "sm90", "sm120"; empty = the card's own
   std::optional<bool> fused_pack;  // whether to have the ops that pack what they make; empty = CPU yes, CUDA no
+  std::string profile;     // CPU: its own arithmetic, f32 or bf16; empty = f32
 };
 
 struct BackendEntry {

@@ -152,8 +152,11 @@ void ModelArgs::add_device(CLI::App& app) {
           "CPU threads; 0: all; at most 256 or twice the processors")
                       ->group(group);
   kernels_flag_ = not_empty(app.add_option("--kernels", kernels,
-                                           "CPU: avx512, avx2, neon or portable (default: the best)"))
+                                           "CPU: amx or avx512_bf16 (profile bf16), avx512, avx2, neon, portable (default: the best)"))
                       ->type_name("NAME")
+                      ->group(group);
+  profile_flag_ = add_choice(app, "--profile", profile, {"f32", "bf16"},
+                             "CPU: float32 throughout, or bf16 in linear layers (faster where the processor has a unit for it)")
                       ->group(group);
   arch_path_flag_ =
       not_empty(app.add_option(
@@ -204,6 +207,7 @@ Device ModelArgs::device() const {
   };
   set(threads_flag_, "threads", device.threads, threads);
   set(kernels_flag_, "kernels", device.kernels, kernels);
+  set(profile_flag_, "profile", device.profile, profile);
   set(arch_path_flag_, "arch-path", device.arch_path, arch_path);
   return device;
 }

@@ -37,7 +37,7 @@ struct OutputArgs {
 
 // Where the model is and how it is loaded.
 struct ModelArgs {
-  std::string path, on, kernels, arch_path, activations = "a16";
+  std::string path, on, kernels, arch_path, profile, activations = "a16";
   int threads = 0, step_tokens = 2048, max_sequences = 1;
   std::int64_t kv_tokens = 8192;
   OutputArgs output;
@@ -50,7 +50,8 @@ struct ModelArgs {
   LoadOptions load_options() const;  // without callbacks
 
  private:
-  const CLI::Option *threads_flag_ = nullptr, *kernels_flag_ = nullptr, *arch_path_flag_ = nullptr;
+  const CLI::Option *threads_flag_ = nullptr, *kernels_flag_ = nullptr, *arch_path_flag_ = nullptr,
+                     *profile_flag_ = nullptr;
 };
 
 struct SamplingArgs {

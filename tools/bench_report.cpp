@@ -30,7 +30,7 @@ double BenchReport::roof_part(const BenchResult& r) const {
   const double rows = static_cast<double>(info.body.parameters) * r.mean;
   const double heads =
       static_cast<double>(info.head.parameters) * r.mean / static_cast<double>(r.what.tokens);
-  return 2 * (rows + heads) / roof.float_flops_per_second;
+  return 2 * (rows + heads) / roof.linear_flops_per_second();
 }
 
 std::string BenchReport::markdown() const {
@@ -45,10 +45,13 @@ std::string BenchReport::markdown() const {
   if (has_roof) {
     out += fmt::format(
         "roofs, measured in this run on {} threads: {:.1f} GB/s reads ({} buffer), {:.1f} GFLOP/s "
-        "float32 ({})\n",
+        "float32 ({}){}\n",
         roof.threads, roof.read_bytes_per_second / 1e9,
         format_bytes(static_cast<std::uint64_t>(roof.buffer_bytes)),
-        roof.float_flops_per_second / 1e9, roof.instructions);
+        roof.float_flops_per_second / 1e9, roof.instructions,
+        roof.bf16_flops_per_second > 0 ? fmt::format(", {:.1f} GFLOP/s bf16 ({})", roof.bf16_flops_per_second / 1e9,
+                                                     roof.bf16_instructions)
+                                       : "");
   }
   Table table(
       {{"test"}, {"batch", true}, {"tokens/s", true}, {"ms", true}, {"of roof", true}, {"roof"}});
@@ -62,7 +65,8 @@ std::string BenchReport::markdown() const {
                has_roof ? fmt::format("{:.1f} %", 100 * roof_part(r)) : "-",
                !has_roof      ? "-"
                : is_decode(r) ? "weight bytes / reads"
-                              : "linear layers / float32"});
+               : roof.bf16_flops_per_second > 0 ? "linear layers / bf16"
+                                                : "linear layers / float32"});
   }
   out += '\n';
   out += table.markdown();
@@ -96,7 +100,9 @@ std::string BenchReport::json() const {
                                      {"read_bytes_per_second", roof.read_bytes_per_second},
                                      {"buffer_bytes", roof.buffer_bytes},
                                      {"float_flops_per_second", roof.float_flops_per_second},
-                                     {"instructions", roof.instructions}});
+                                     {"instructions", roof.instructions},
+                                     {"bf16_flops_per_second", roof.bf16_flops_per_second},
+                                     {"bf16_instructions", roof.bf16_instructions}});
   }
   Json::Array rows;
   for (const BenchResult& r : results) {
@@ -132,6 +138,7 @@ std::string BenchReport::csv() const {
                {"repetitions"},
                {"read_bytes_per_second"},
                {"float_flops_per_second"},
+               {"bf16_flops_per_second"},
                {"roof_part"}});
   for (const BenchResult& r : results) {
     table.add({model, info.backend, info.device, info.kernels, info.profile, std::to_string(info.threads),
@@ -142,6 +149,7 @@ std::string BenchReport::csv() const {
                fmt::format("{:.6g}", r.deviation), std::to_string(r.samples.size()),
                has_roof ? fmt::format("{:.6g}", roof.read_bytes_per_second) : "",
                has_roof ? fmt::format("{:.6g}", roof.float_flops_per_second) : "",
+               has_roof ? fmt::format("{:.6g}", roof.bf16_flops_per_second) : "",
                has_roof ? fmt::format("{:.4f}", roof_part(r)) : ""});
   }
   return table.csv();

@@ -108,8 +108,8 @@ class Bench final : public Command {
     report.repetitions = repetitions_.most;
     report.has_roof = !no_roof_ && info.backend == "cpu";
     if (report.has_roof) {
-      console.progress("roofs", 0, "reads and float32 multiply-adds");
-      report.roof = measure_roof(info.threads);
+      console.progress("roofs", 0, "reads and multiply-adds");
+      report.roof = measure_roof(info.threads, info.kernels);
     }
     const bool complete = measure(console, loaded.model, cases, report);
     if (report.results.empty()) throw Interrupted{};

@@ -94,24 +94,26 @@ void measure_reads(Roof& roof) {
   roof.read_bytes_per_second = roof.buffer_bytes / seconds;
 }
 
-void measure_floats(Roof& roof) {
-  const FloatLoop loop = best_float_loop();
-  roof.instructions = loop.name;
-  constexpr std::int64_t kRounds = 20'000'000;
-  const auto work = [&](int) { g_sink += loop.run(kRounds) > 0 ? 1 : 0; };
+double flops_per_second(int threads, const FloatLoop& loop) {
+  const auto work = [&](int) { g_sink += loop.run(loop.rounds) > 0 ? 1 : 0; };
   const double seconds = best_seconds(
-      roof.threads, [](int) {}, work);
-  roof.float_flops_per_second = static_cast<double>(kRounds) *
-                                static_cast<double>(loop.flops_per_round) * roof.threads / seconds;
+      threads, [](int) {}, work);
+  return static_cast<double>(loop.rounds) * static_cast<double>(loop.flops_per_round) * threads / seconds;
 }
 
 }  // namespace
 
-Roof measure_roof(int threads) {
+Roof measure_roof(int threads, std::string_view kernels) {
   Roof roof;
   roof.threads = std::max(threads, 1);
   measure_reads(roof);
-  measure_floats(roof);
+  const FloatLoop floats = best_float_loop(), bf16 = bf16_loop(kernels);
+  roof.instructions = floats.name;
+  roof.float_flops_per_second = flops_per_second(roof.threads, floats);
+  if (bf16.run != nullptr) {
+    roof.bf16_instructions = bf16.name;
+    roof.bf16_flops_per_second = flops_per_second(roof.threads, bf16);
+  }
   return roof;
 }
 

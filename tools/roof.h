@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace nibble::tool {
 
@@ -11,9 +12,14 @@ struct Roof {
   double buffer_bytes = 0;            // that were read: larger than the caches
   double float_flops_per_second = 0;  // float32 multiply-adds in registers, two operations each
   std::string instructions;           // "avx2 fma", "portable mul + add", ...
+  double bf16_flops_per_second = 0;   // of the unit for bf16 that the kernels use; 0: they use none
+  std::string bf16_instructions;      // "amx tiles"
+
+  // Of linear layers: the unit's where one serves them.
+  double linear_flops_per_second() const { return bf16_flops_per_second > 0 ? bf16_flops_per_second : float_flops_per_second; }
 };
 
-// About a second. Threads start together; the best of several passes counts.
-Roof measure_roof(int threads);
+// About a second. Threads start together; the best of several passes counts. `kernels`: as ModelInfo names them.
+Roof measure_roof(int threads, std::string_view kernels);
 
 }  // namespace nibble::tool

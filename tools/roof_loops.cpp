@@ -85,6 +85,68 @@ __attribute__((target("avx512f"))) float avx512_chains(std::int64_t rounds) {
 #undef NIBBLE_ADD
   return _mm512_cvtss_f32(sum);
 }
+
+#if (defined(__clang__) && __clang_major__ >= 14) || (!defined(__clang__) && __GNUC__ >= 12)
+#define NIBBLE_BF16_UNITS
+// Each adds 2^-20 * 2^-20 twice to the sums.
+constexpr short kTinyBf16 = 0x3580;
+
+__attribute__((target("avx512f,avx512bw,avx512bf16"))) float bf16_pair_chains(std::int64_t rounds) {
+  __m512bh a = reinterpret_cast<__m512bh>(_mm512_set1_epi16(kTinyBf16));
+#define NIBBLE_START(i) __m512 x##i = _mm512_set1_ps(1.0f + 0.0625f * i);
+  NIBBLE_CHAINS(NIBBLE_START)
+#undef NIBBLE_START
+  for (std::int64_t r = 0; r < rounds; ++r) {
+#define NIBBLE_STEP(i) x##i = _mm512_dpbf16_ps(x##i, a, a);
+    NIBBLE_CHAINS(NIBBLE_STEP)
+#undef NIBBLE_STEP
+  }
+  __m512 sum = _mm512_setzero_ps();
+#define NIBBLE_ADD(i) sum = _mm512_add_ps(sum, x##i);
+  NIBBLE_CHAINS(NIBBLE_ADD)
+#undef NIBBLE_ADD
+  return _mm512_cvtss_f32(sum);
+}
+
+struct alignas(64) TileConfig {
+  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+constexpr std::int64_t kTileProducts = 4, kTileFlops = kTileProducts * 16 * 16 * 32 * 2;
+
+__attribute__((target("amx-tile,amx-bf16"))) float tile_chains(std::int64_t rounds) {
+  const TileConfig config;
+  _tile_loadconfig(&config);
+  alignas(64) std::uint16_t ones[512];
+  for (std::uint16_t& v : ones) v = 0x3F80;
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_loadd(4, ones, 64);
+  _tile_loadd(5, ones, 64);
+  _tile_loadd(6, ones, 64);
+  _tile_loadd(7, ones, 64);
+  for (std::int64_t r = 0; r < rounds; ++r) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  alignas(64) float sums[256];
+  _tile_stored(0, sums, 64);
+  float sum = sums[0];
+  _tile_stored(1, sums, 64);
+  sum += sums[0];
+  _tile_stored(2, sums, 64);
+  sum += sums[0];
+  _tile_stored(3, sums, 64);
+  sum += sums[0];
+  _tile_release();
+  return sum;
+}
+#endif
 #endif
 
 #if defined(__aarch64__)
@@ -115,6 +177,15 @@ std::uint64_t read_sum(const std::uint64_t* data, std::size_t words) {
   if (__builtin_cpu_supports("avx2")) return sum_avx2(data, words);
 #endif
   return sum_words(data, words);
+}
+
+FloatLoop bf16_loop(std::string_view kernels) {
+#if defined(NIBBLE_BF16_UNITS)
+  if (kernels == "amx") return {"amx tiles", kTileFlops, tile_chains, 1'000'000};
+  if (kernels == "avx512_bf16") return {"avx512 pairs", 2 * kChains * 32, bf16_pair_chains};
+#endif
+  static_cast<void>(kernels);
+  return {"", 0, nullptr};
 }
 
 FloatLoop best_float_loop() {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace nibble::tool {
 
@@ -15,7 +16,11 @@ struct FloatLoop {
   const char* name;
   std::int64_t flops_per_round;
   float (*run)(std::int64_t rounds);  // independent chains in registers; the result is over 0
+  std::int64_t rounds = 20'000'000;    // some tenths of a second
 };
 FloatLoop best_float_loop();
+// The processor's unit for bf16 that these kernels use ("amx", "avx512_bf16"); run is null where they use none. The
+// system has given the unit's registers to the process.
+FloatLoop bf16_loop(std::string_view kernels);
 
 }  // namespace nibble::tool

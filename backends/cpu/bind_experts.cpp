@@ -61,7 +61,7 @@ Binder::Call Binder::call(const GroupedLinear& a) {
   args.linear.y = y.data;
   args.linear.y_stride = y.stride;
   output_ = a.y;
-  return [&l = l_, args](const Step&) { grouped_linear(l.profile, l.isa, l.parallel, args); };
+  return [&l = l_, args](const Step&) { grouped_linear(l.profile, l.kernels, l.parallel, args); };
 }
 
 Binder::Call Binder::call(const ExpertCombine& a) {

@@ -1,5 +1,6 @@
 // Ops that see one row at a time.
 #include "backends/cpu/binder.h"
+#include "backends/cpu/ops/any_linear.h"
 #include "backends/cpu/ops/linear_fused.h"
 #include "backends/cpu/ops/quantize.h"
 #include "backends/cpu/ops/rowwise.h"
@@ -127,8 +128,7 @@ Binder::Call Binder::call(const Linear& a) {
   return [&l = l_, args, rows = y.rows](const Step& step) {
     LinearArgs now = args;
     now.rows = step.count(rows);
-    l.profile == Profile::f32 ? linear(l.isa, l.parallel, now)
-                              : linear_fused(l.profile, l.isa, l.parallel, now);
+    any_linear(l.profile, l.kernels, l.parallel, now);
   };
 }
 
@@ -208,6 +208,9 @@ std::pair<std::string, std::string> implementation(const Loaded& l, const Op& op
   std::string kind = std::string(linear != nullptr ? "linear " : "grouped linear ") + weight_format_name(w.format);
   if (x.kind != Kind::none) kind += std::string(" x ") + activation_format_name(x.kind);
   const bool fp8_unit = linear != nullptr && linear->fp8_unit && l.profile == Profile::sm90;
+  if (l.profile == Profile::bf16) {
+    return {kind, "bf16 in panels of " + std::to_string(kPanelRows) + ", " + kernels_name(l.kernels)};
+  }
   const char* const how = l.profile == Profile::f32          ? "panels of "
                           : uses_fp4(l.profile, w.format, x) ? "block-scaled fused sums in panels of "
                           : fp8_unit                         ? "FP8 fused sums in panels of "

@@ -75,16 +75,15 @@ std::int64_t now_ns() {
 }  // namespace
 
 CpuBackend::CpuBackend(const BackendOptions& options)
-    : profile_(profile_from_name(for_a_cpu(options).mirror)),
-      isa_(isa_from_name(options.kernels)),
+    : profile_(profile_from_names(for_a_cpu(options).profile, options.mirror)),
+      kernels_(kernels_from_name(options.kernels, profile_ == Profile::bf16)),
       parallel_(options.threads) {
   const MachineMemory memory = machine_memory();
   device_.backend = "cpu";
   device_.name = processor_name();
-  device_.profile = "f32";
-  device_.kernels = isa_name(isa_);
+  device_.profile = profile_name(profile_);
+  device_.kernels = kernels_name(kernels_);
   if (mirrors()) {
-    device_.profile = options.mirror;
     device_.kernels += ", mirror";
     device_.operand = operand_type(profile_);
   }
@@ -169,7 +168,7 @@ std::shared_ptr<const Backend::Snapshot> CpuBackend::save_slot(std::int32_t slot
   Loaded& l = loaded("save_slot", slot);
   auto snapshot = std::make_shared<CpuSnapshot>();
   snapshot->state.resize(l.delta.snapshot_bytes());
-  l.delta.save(slot, keep, sequence_kernels(isa_name(isa_)), snapshot->state);
+  l.delta.save(slot, keep, sequence_kernels(isa_name(kernels_.isa)), snapshot->state);
   snapshot->counts = l.counts.save(slot, keep, l.delta.cursors().pending(slot));
   snapshot->vocab = l.sizes.vocab;
   return snapshot;
@@ -209,7 +208,7 @@ HostState CpuBackend::export_state(std::int32_t slot, std::int32_t keep,
         "[cpu] export_state: expected 0 to 2^31 - 1 positions, found " + std::to_string(positions));
   }
   HostState state;
-  state.delta = l.delta.to_host(slot, keep, sequence_kernels(isa_name(isa_)));
+  state.delta = l.delta.to_host(slot, keep, sequence_kernels(isa_name(kernels_.isa)));
   if (l.kv.layers() > 0) state.kv = l.kv.to_host(pages, positions);
   return state;
 }

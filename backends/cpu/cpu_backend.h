@@ -8,7 +8,7 @@
 #include <string>
 
 #include "backends/backend.h"
-#include "backends/cpu/isa.h"
+#include "backends/cpu/bf16_unit.h"
 #include "backends/cpu/mirror.h"
 #include "backends/cpu/parallel.h"
 
@@ -41,12 +41,12 @@ class CpuBackend final : public Backend {
   Trace stop_trace() override;
 
  private:
-  bool mirrors() const { return profile_ != Profile::f32; }
+  bool mirrors() const { return operand_type(profile_) != DType::f32; }
   Loaded& loaded(const char* who) const;
   Loaded& loaded(const char* who, std::int32_t slot) const;
 
   Profile profile_;
-  Isa isa_;
+  Kernels kernels_;
   mutable Parallel parallel_;
   DeviceInfo device_;
   StepStats stats_;

@@ -7,7 +7,7 @@
 #include "backends/cpu/loaded.h"
 #include "backends/cpu/mirror.h"
 #include "backends/cpu/ops/experts.h"
-#include "backends/cpu/ops/linear_fused.h"
+#include "backends/cpu/ops/any_linear.h"
 #include "backends/cpu/ops/pack.h"
 #include "backends/cpu/ops/sequence_ops.h"
 #include "core/checkpoint/finite.h"
@@ -101,8 +101,8 @@ std::vector<bool> find_taps(const ModelSpec& spec) {
   return taps;
 }
 
-Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int threads, Profile profile) {
-  const bool mirror = profile != Profile::f32;
+Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int threads, Profile profile,
+                         const Kernels& kernels) {
   Workspace w;
   const auto need = [&w](std::uint64_t bytes) { w.bytes = std::max(w.bytes, round64(bytes)); };
   const auto weight = [&](WeightId id) -> const Weight& { return spec.weights[static_cast<std::size_t>(id)]; };
@@ -110,10 +110,9 @@ Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int thr
     return id >= 0 && static_cast<std::size_t>(id) < spec.weights.size();
   };
   const auto linear_bytes = [&](const Program& program, const Tensor& x, const ActivationFormat& format, WeightId id) {
-    if (!known(id) || (!mirror && format.kind == ActivationFormat::Kind::none)) return std::uint64_t{0};
-    const std::int64_t rows = program.rows_of(x.rows), cols = weight(id).cols;
-    return static_cast<std::uint64_t>(mirror ? linear_fused_workspace_bytes(rows, cols)
-                                             : linear_workspace_bytes(rows, cols));
+    if (!known(id)) return std::uint64_t{0};
+    return static_cast<std::uint64_t>(
+        any_linear_workspace_bytes(profile, kernels, threads, program.rows_of(x.rows), weight(id).cols, format));
   };
   std::int64_t gather = 0;
   for (const Program& program : spec.programs) {
@@ -166,7 +165,7 @@ MemoryPlan CpuBackend::plan(const ModelSpec& spec, const StateSizes& sizes) cons
     }
     plan.scratch = std::max(plan.scratch, round64(static_cast<std::uint64_t>(bytes)));
   }
-  plan.scratch += plan_workspace(spec, sizes, parallel_.threads(), profile_).bytes;
+  plan.scratch += plan_workspace(spec, sizes, parallel_.threads(), profile_, kernels_).bytes;
   return plan;
 }
 
@@ -174,7 +173,7 @@ void CpuBackend::prepare(ModelSpec spec, const StateSizes& sizes,
                          const std::function<bool(std::uint64_t)>& loaded) {
   const FloatEnv env;
   const MemoryPlan memory = plan(spec, sizes);
-  auto l = std::make_unique<Loaded>(isa_, parallel_, profile_);
+  auto l = std::make_unique<Loaded>(kernels_, parallel_, profile_);
   l->sizes = sizes;
   l->layout = spec.state;
   l->weight_block = Block(memory.weights + memory.constants, "weights", arenas_made_);
@@ -191,7 +190,7 @@ void CpuBackend::prepare(ModelSpec spec, const StateSizes& sizes,
   l->counts = TokenCounts(sizes, state.take(TokenCounts::bytes(sizes)));
   for (std::int32_t slot = 0; slot < sizes.slots; ++slot) l->delta.reset(slot);
   l->checker = BatchChecker(sizes);
-  l->workspace = plan_workspace(spec, sizes, parallel_.threads(), profile_);
+  l->workspace = plan_workspace(spec, sizes, parallel_.threads(), profile_, kernels_);
   l->workspace.data = l->scratch_block.data() + (memory.scratch - l->workspace.bytes);
 
   Carver carver(l->weight_block.data());

@@ -1,8 +1,6 @@
 #include "backends/cpu/isa.h"
 
 #include "backends/cpu/cpu_info.h"
-#include "core/base/quote.h"
-#include "nibble/error.h"
 
 namespace nibble::cpu {
 
@@ -24,18 +22,6 @@ std::vector<Isa> available_isas() {
 #endif
   all.push_back(Isa::portable);
   return all;
-}
-
-Isa isa_from_name(const std::string& name) {
-  const std::vector<Isa> all = available_isas();
-  if (name.empty()) return all.front();
-  std::string known;
-  for (const Isa isa : all) {
-    if (name == isa_name(isa)) return isa;
-    known += (known.empty() ? "" : ", ") + std::string(isa_name(isa));
-  }
-  throw Error(ErrorCode::no_device, "[cpu] kernels: expected one of " + known +
-                                          " on this processor, found " + in_quotes(name));
 }
 
 }  // namespace nibble::cpu

@@ -5,7 +5,6 @@
 // inlined: the linker keeps one copy, and it may be the one that this processor cannot run.
 #pragma once
 
-#include <string>
 #include <vector>
 
 namespace nibble::cpu {
@@ -14,8 +13,6 @@ enum class Isa { portable, avx2, avx512, neon };
 
 const char* isa_name(Isa isa);
 std::vector<Isa> available_isas();  // best first: compiled in, and this processor has it
-// Empty: the best. Throws Error(unsupported) for a name that is unknown or not available here.
-Isa isa_from_name(const std::string& name);
 
 }  // namespace nibble::cpu
 

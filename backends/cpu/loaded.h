@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "backends/cpu/isa.h"
+#include "backends/cpu/bf16_unit.h"
 #include "backends/cpu/memory.h"
 #include "backends/cpu/mirror.h"
 #include "backends/cpu/ops/sample.h"
@@ -51,9 +51,10 @@ struct Workspace {
 };
 
 struct Loaded {
-  Loaded(Isa with, Parallel& across, Profile of) : isa(with), parallel(across), profile(of) {}
+  Loaded(const Kernels& with, Parallel& across, Profile of) : kernels(with), isa(with.isa), parallel(across), profile(of) {}
 
-  Isa isa;
+  Kernels kernels;
+  Isa isa;  // of kernels
   Parallel& parallel;
   Profile profile;
   StateSizes sizes;
@@ -75,7 +76,8 @@ struct Loaded {
 // else.
 std::vector<bool> find_taps(const ModelSpec& spec);
 // What the ops of these programs need besides their buffers.
-Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int threads, Profile profile);
+Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int threads, Profile profile,
+                         const Kernels& kernels);
 // Resolves every tensor once. Throws Error(internal) for a program that does not fit its buffers,
 // weights or constants.
 BoundProgram bind(Loaded& loaded, const Program& program, const Widened& wide);

@@ -1,6 +1,7 @@
 #include "backends/cpu/mirror.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "core/base/quote.h"
 #include "core/numerics/row_scale.h"
@@ -19,21 +20,34 @@ void over_rows(Parallel& parallel, std::int64_t rows, std::int64_t cols, const R
 
 }  // namespace
 
-Profile profile_from_name(const std::string& name) {
-  if (name.empty()) return Profile::f32;
-  if (name == "sm70") return Profile::sm70;
-  if (name == "sm90") return Profile::sm90;
-  if (name == "sm120") return Profile::sm120;
-  throw Error(ErrorCode::no_device,
-              "[cpu] mirror: expected one of the profiles that can be mirrored (sm70, sm90, sm120), "
-              "found " +
-                  in_quotes(name));
+const char* profile_name(Profile p) {
+  constexpr const char* kNames[] = {"f32", "bf16", "sm70", "sm90", "sm120"};
+  return kNames[static_cast<int>(p)];
+}
+
+Profile profile_from_names(const std::string& own, const std::string& mirror) {
+  const auto one_of = [](const char* what, const char* wanted, const std::string& name, std::initializer_list<Profile> all) {
+    for (const Profile p : all) {
+      if (name == profile_name(p)) return p;
+    }
+    throw Error(ErrorCode::no_device,
+                std::string("[cpu] ") + what + ": expected one of the profiles " + wanted + ", found " + in_quotes(name));
+  };
+  if (!own.empty() && !mirror.empty()) {
+    throw Error(ErrorCode::invalid_argument, "[cpu] profile: expected none beside a mirror, found " + in_quotes(own) +
+                                                 " and mirror " + in_quotes(mirror));
+  }
+  if (!mirror.empty()) {
+    return one_of("mirror", "that can be mirrored (sm70, sm90, sm120)", mirror,
+                  {Profile::sm70, Profile::sm90, Profile::sm120});
+  }
+  return own.empty() ? Profile::f32 : one_of("profile", "of a CPU (f32, bf16)", own, {Profile::f32, Profile::bf16});
 }
 
 Widened widen(Program& program, Profile profile) {
   Widened wide;
-  if (profile == Profile::f32) return wide;
   const DType operand = operand_type(profile);
+  if (operand == DType::f32) return wide;
   for (Buffer& b : program.buffers) {
     wide.exponents.push_back(-1);
     if (b.dtype != operand) continue;

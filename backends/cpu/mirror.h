@@ -16,13 +16,15 @@
 
 namespace nibble::cpu {
 
-enum class Profile : std::uint8_t { f32, sm70, sm90, sm120 };
+enum class Profile : std::uint8_t { f32, bf16, sm70, sm90, sm120 };
 
-// By name; empty: f32. Throws Error(unsupported) for a profile that cannot be mirrored.
-Profile profile_from_name(const std::string& name);
-// Of buffers between ops.
+// The CPU's own (f32, bf16; empty: f32) or the one that it mirrors. Throws Error(no_device) for a profile that is not one
+// of these, Error(invalid_argument) where both are given.
+Profile profile_from_names(const std::string& own, const std::string& mirror);
+const char* profile_name(Profile p);
+// Of buffers between ops. Profile bf16 rounds at the linear layers only: a wider buffer costs a processor little.
 constexpr DType operand_type(Profile p) {
-  return p == Profile::f32 ? DType::f32 : p == Profile::sm70 ? DType::f16 : DType::bf16;
+  return p == Profile::f32 || p == Profile::bf16 ? DType::f32 : p == Profile::sm70 ? DType::f16 : DType::bf16;
 }
 // Of unquantised weights.
 constexpr WeightOperand weight_operand(Profile p) {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "backends/cpu/bf16_unit.h"
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/ops/pack.h"
 #include "backends/launch_times.h"
@@ -39,8 +40,8 @@ class Runner {
   Runner(const BackendOptions& options, const PackBenchOptions& how)
       : how_(how),
         device_(CpuBackend(options).device()),
-        isa_(isa_from_name(options.kernels)),
-        profile_(profile_from_name(options.mirror)),
+        profile_(profile_from_names(options.profile, options.mirror)),
+        isa_(kernels_from_name(options.kernels, profile_ == Profile::bf16).isa),
         parallel_(options.threads) {}
 
   PackBench run() {
@@ -124,8 +125,8 @@ class Runner {
 
   const PackBenchOptions& how_;
   DeviceInfo device_;
-  Isa isa_;
   Profile profile_;
+  Isa isa_;
   Parallel parallel_;
 };
 

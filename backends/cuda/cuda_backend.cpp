@@ -110,6 +110,7 @@ class TracedRun {
 CudaBackend::CudaBackend(const BackendOptions& options)
     : index_(options.index), graphs_(options.graphs) {
   const std::pair<const char*, const std::string&> of_the_cpu[] = {{"mirror", options.mirror},
+                                                                  {"profile", options.profile},
                                                                   {"kernels", options.kernels}};
   for (const auto& [name, value] : of_the_cpu) {
     if (value.empty()) continue;

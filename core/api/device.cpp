@@ -10,7 +10,7 @@ namespace nibble {
 namespace {
 
 constexpr const char* kForm =
-    "expected a backend and, after a colon, a card's number or mirror=, arch-path=, threads=, kernels=, "
+    "expected a backend and, after a colon, a card's number or profile=, mirror=, arch-path=, threads=, kernels=, "
     "graphs= or fused-pack= pairs (\"cuda:1\", \"cpu:mirror=sm90\")";
 
 [[noreturn]] void refuse(std::string_view text, const std::string& found) {
@@ -69,6 +69,8 @@ Device Device::parse(std::string_view text) {
       refuse(text, found());
     } else if (key == "mirror") {
       d.mirror = value;
+    } else if (key == "profile") {
+      d.profile = value;
     } else if (key == "arch-path") {
       d.arch_path = value;
     } else if (key == "kernels") {
@@ -88,6 +90,7 @@ std::string Device::text() const {
   std::string items;
   const auto add = [&](const std::string& item) { items += (items.empty() ? ":" : ",") + item; };
   if (index != 0) add(std::to_string(index));
+  if (!profile.empty()) add("profile=" + profile);
   if (!mirror.empty()) add("mirror=" + mirror);
   if (!arch_path.empty()) add("arch-path=" + arch_path);
   if (threads != 0) add("threads=" + std::to_string(threads));

@@ -166,7 +166,7 @@ const BackendEntry& backend_for(const Device& on) {
 }
 
 BackendOptions backend_options(const Device& on) {
-  return {on.threads, on.kernels, on.mirror, on.index, on.graphs, on.arch_path, on.fused_pack};
+  return {on.threads, on.kernels, on.mirror, on.index, on.graphs, on.arch_path, on.fused_pack, on.profile};
 }
 
 std::string human_bytes(std::uint64_t bytes) {

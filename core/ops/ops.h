@@ -1,6 +1,6 @@
 // ops.h: every op that a program may hold. Each struct is a contract: shapes, formula, order of
-// operations and rounding points of profile f32 (the CPU's own); docs/numerics.md says what the 16-bit
-// profiles change: buffers marked `operand` hold bf16 or f16 there, and Linear runs on matrix units.
+// operations and rounding points of profile f32 (the CPU's own); docs/numerics.md says what the others
+// change: Linear runs on matrix units or multiplies bf16, and in the GPU profiles buffers marked `operand` hold bf16 or f16.
 // T = rows of the batch, all matrices row-major, "chain" = one accumulator from +0, fma in ascending order. num:: is core/numerics.
 //
 // Row r of every output depends on the sequence of row r only. (Which sorted place a routed row has depends on the

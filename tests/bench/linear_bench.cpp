@@ -127,7 +127,7 @@ void mirrors(cpu::Isa isa, cpu::Parallel& parallel, const Weight& weight, const 
 
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 0;
-  const cpu::Isa isa = cpu::isa_from_name(argc > 2 ? argv[2] : "");
+  const cpu::Isa isa = cpu::kernels_from_name(argc > 2 ? argv[2] : "", false).isa;
   const std::int64_t n = argc > 3 ? std::atoll(argv[3]) : 8192,
                      k = argc > 4 ? std::atoll(argv[4]) : 5120;
   const bool only_mirrors = argc > 5 && std::string(argv[5]) == "mirrors";

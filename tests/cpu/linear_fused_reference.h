@@ -1,4 +1,4 @@
-// linear_fused_reference.h: Linear of a mirrored profile as docs/numerics.md says it, by plain loops over the
+// linear_fused_reference.h: Linear of a 16-bit profile as docs/numerics.md says it, by plain loops over the
 // scalar models, and inputs that go through its rounding.
 #pragma once
 
@@ -12,8 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "backends/cpu/ops/any_linear.h"
 #include "backends/cpu/ops/linear_fused.h"
 #include "backends/cpu/ops/quantize.h"
+#include "core/numerics/bf16_order.h"
 #include "core/numerics/fused_fp4.h"
 #include "tests/cpu/linear_reference.h"
 #include "tests/support/buffers.h"
@@ -21,6 +23,7 @@
 namespace nibble::test {
 
 using cpu::Isa;
+using cpu::Kernels;
 using cpu::Parallel;
 using cpu::Profile;
 using Kind = ActivationFormat::Kind;
@@ -56,7 +59,9 @@ struct Operands {
         alpha.back() *= 0x1p7f;
       }
       if (!plain) continue;
-      for (float& v : row) v = profile == Profile::sm70 ? to_f16(v, e) : to_bf16(v);
+      for (float& v : row) {
+        v = profile == Profile::sm70 ? to_f16(v, e) : profile == Profile::bf16 ? num::bf16_operand(v) : to_bf16(v);
+      }
     }
   }
 };
@@ -93,12 +98,30 @@ inline float fp4_chain(const Fp4Row& x, const Fp4Row& w, std::int64_t from, std:
   return sum;
 }
 
+// Columns [from, to) of profile bf16, padded with zeros.
+inline float bf16_chain(const float* x, const float* w, std::int64_t from, std::int64_t to) {
+  float total = 0;
+  for (; from < to; from += num::kBf16Block) {
+    float a[num::kBf16Block] = {}, b[num::kBf16Block] = {};
+    const auto count = static_cast<std::size_t>(std::min<std::int64_t>(num::kBf16Block, to - from));
+    std::copy_n(x + from, count, a);
+    std::copy_n(w + from, count, b);
+    total = num::bf16_block(a, b, 1, total);
+  }
+  return total;
+}
+
+inline num::Segments segments_of(Profile profile, const Weight& w, bool blocks) {
+  if (profile == Profile::bf16 && !blocks) return {1, static_cast<std::int32_t>(w.cols)};
+  return num::linear_segments(w.rows, w.cols, blocks);
+}
+
 // One output. `sum(from, to)`: of a segment; `group`: scales of 128 columns or null; `fp8_unit`: segments of 128.
 template <class Sum>
-float reference(const Weight& w, float alpha, std::int64_t n, const Sum& sum, const float* group,
+float reference(Profile profile, const Weight& w, float alpha, std::int64_t n, const Sum& sum, const float* group,
                 float post, bool fp8_unit) {
   const bool blocks = group != nullptr || w.scale_layout == ScaleLayout::block128 || fp8_unit;
-  const num::Segments segments = num::linear_segments(w.rows, w.cols, blocks);
+  const num::Segments segments = segments_of(profile, w, blocks);
   float total = 0;
   for (std::int64_t s = 0; s < segments.count; ++s) {
     const std::int64_t from = s * segments.length, to = std::min(from + segments.length, w.cols);
@@ -160,6 +183,10 @@ struct Input {  // kMost rows, quantised or not, and their operands
       const int e = profile == Profile::sm70 ? std::max(row_exponent(row, 0), 0) : 0;
       exponents[static_cast<std::size_t>(t)] = e;
       for (std::int64_t c = 0; c < cols; ++c) {
+        if (profile == Profile::bf16) {  // rounds at the linear layer only
+          operand[static_cast<std::size_t>(t * cols + c)] = num::bf16_operand(at(t, c));
+          continue;
+        }
         const float h = profile == Profile::sm70 ? to_f16(at(t, c), e) : to_bf16(at(t, c));
         at(t, c) = std::ldexp(h, e);
         operand[static_cast<std::size_t>(t * cols + c)] = std::isinf(at(t, c)) ? at(t, c) : h;
@@ -202,10 +229,11 @@ struct Input {  // kMost rows, quantised or not, and their operands
   }
 };
 
-inline void run(Isa isa, Parallel& parallel, const cpu::PackedWeight& w, Input& in, std::int64_t first,
+inline void run(const Kernels& kernels, Parallel& parallel, const cpu::PackedWeight& w, Input& in, std::int64_t first,
          std::int64_t rows, Guarded& y) {
   const Aligned workspace(
-      static_cast<std::uint64_t>(cpu::linear_fused_workspace_bytes(rows, in.cols)));
+      static_cast<std::uint64_t>(
+          cpu::any_linear_workspace_bytes(in.profile, kernels, parallel.threads(), rows, in.cols, in.format)));
   cpu::LinearArgs a;
   a.weight = &w;
   a.rows = rows;
@@ -224,7 +252,7 @@ inline void run(Isa isa, Parallel& parallel, const cpu::PackedWeight& w, Input& 
   a.y = y.data();
   a.y_stride = y.stride();
   a.workspace = workspace.data;
-  cpu::linear_fused(in.profile, isa, parallel, a);
+  cpu::any_linear(in.profile, kernels, parallel, a);
 }
 
 // All outputs of all rows.
@@ -238,7 +266,7 @@ inline std::vector<float> expected(const Weight& w, const Operands& ops, const I
       const float* row = ops.values.data() + n * w.cols;
       const float alpha = ops.alpha[static_cast<std::size_t>(n)];
       const auto put = [&](const auto& sum) {
-        want.push_back(reference(w, alpha, n, sum, in.group(t), in.post(t), in.fp8_unit));
+        want.push_back(reference(in.profile, w, alpha, n, sum, in.group(t), in.post(t), in.fp8_unit));
       };
       if (fp4) {
         const Fp4Row a(in.codes.data() + t * in.code_cols(), in.byte_scales.data() + t * in.scale_cols(),
@@ -247,6 +275,8 @@ inline std::vector<float> expected(const Weight& w, const Operands& ops, const I
         put([&](auto from, auto to) { return fp4_chain(a, b, from, to); });
       } else if (in.fp8_unit && in.profile == Profile::sm90) {
         put([&](auto from, auto to) { return chain<32, 13, num::kE4m3MinExponent, 14>(x, row, from, to); });
+      } else if (in.profile == Profile::bf16) {
+        put([&](auto from, auto to) { return bf16_chain(x, row, from, to); });
       } else if (in.profile == Profile::sm70) {
         put([&](auto from, auto to) { return chain<4, 23, num::kF16MinExponent>(x, row, from, to); });
       } else {
@@ -258,19 +288,19 @@ inline std::vector<float> expected(const Weight& w, const Operands& ops, const I
 }
 
 // The first and the last rows of kMost in batches of many sizes, by each of `threads`: where a row lies changes nothing.
-inline void expect_every_cut(Isa isa, const std::vector<Parallel*>& threads, const cpu::PackedWeight& w, Input& in,
+inline void expect_every_cut(const Kernels& kernels, const std::vector<Parallel*>& threads, const cpu::PackedWeight& w, Input& in,
                              const std::vector<float>& want, const std::string& label) {
   for (const std::int64_t rows : {1, 2, 3, 5, 17, 64, 65}) {
     for (Parallel* const parallel : threads) {
       for (const std::int64_t first : {std::int64_t{0}, kMost - rows}) {
         Guarded y(rows, w.rows);
-        run(isa, *parallel, w, in, first, rows, y);
+        run(kernels, *parallel, w, in, first, rows, y);
         ASSERT_EQ(y.damage(), "");
         for (std::int64_t t = 0; t < rows; ++t) {
           for (std::int64_t n = 0; n < w.rows; ++n) {
             const float e = want[static_cast<std::size_t>((first + t) * w.rows + n)];
             ASSERT_TRUE(same_bits(y.at(t, n), e))
-                << cpu::isa_name(isa) << label << " T " << rows << " threads " << parallel->threads() << " y[" << t << ", "
+                << cpu::kernels_name(kernels) << label << " T " << rows << " threads " << parallel->threads() << " y[" << t << ", "
                 << n << "] " << y.at(t, n) << " != " << e;
           }
         }

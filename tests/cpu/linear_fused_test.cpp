@@ -1,4 +1,4 @@
-// Linear of each mirrored profile against a plain triple loop over the scalar models: formats x
+// Linear of each 16-bit profile against a plain triple loop over the scalar models: formats x
 // activations x shapes x rows x instruction sets x threads.
 #include <gtest/gtest.h>
 #include <oneapi/tbb/global_control.h>
@@ -30,7 +30,7 @@ std::vector<Tested> all_tested() {
   using F = WeightFormat;
   using L = ScaleLayout;
   std::vector<Tested> all;
-  for (const Profile p : {Profile::sm90, Profile::sm70, Profile::sm120}) {
+  for (const Profile p : {Profile::sm90, Profile::sm70, Profile::bf16, Profile::sm120}) {
     for (const L l : {L::tensor, L::row}) all.push_back({p, F::nvfp4, l});
     for (const F f : {F::f32, F::f16, F::bf16}) all.push_back({p, f, L::none});
     if (p == Profile::sm120) continue;  // else as sm90
@@ -71,11 +71,11 @@ TEST_P(LinearFused, EqualsATripleLoop) {
     const RandomWeight w(GetParam().format, GetParam().layout, s.n, s.k, 11);
     Input in(profile, kind, s.k, 5);
     const std::vector<float> want = expected(w.weight, Operands(profile, w.weight), in);
-    for (const Isa isa : cpu::available_isas()) {
+    for (const Kernels& kernels : cpu::available_kernels(profile == Profile::bf16)) {
       const test::Aligned arena(cpu::packed_bytes(w.weight, cpu::weight_operand(profile)));
-      const auto packed = cpu::pack(w.weight, arena.data, one, cpu::nibble_order(isa),
+      const auto packed = cpu::pack(w.weight, arena.data, one, cpu::nibble_order(kernels.isa),
                                     cpu::weight_operand(profile));
-      expect_every_cut(isa, {&one, &two, &seven}, packed, in, want,
+      expect_every_cut(kernels, {&one, &two, &seven}, packed, in, want,
                        std::string(" x ") + activation_format_name(kind) + " N " + std::to_string(s.n) + " K " +
                            std::to_string(s.k));
       if (HasFatalFailure()) return;
@@ -93,12 +93,9 @@ TEST(LinearFusedCases, HoldEveryKindAndTail) {
   }
 }
 
-const char* profile_name(Profile p) {
-  return p == Profile::sm70 ? "sm70" : p == Profile::sm90 ? "sm90" : "sm120";
-}
 std::string tested_name(const testing::TestParamInfo<Tested>& tested) {
   constexpr const char* kLayouts[] = {"none", "tensor", "row", "block"};
-  return std::string(profile_name(tested.param.profile)) + "_" +
+  return std::string(cpu::profile_name(tested.param.profile)) + "_" +
          weight_format_name(tested.param.format) + "_" + kLayouts[static_cast<int>(tested.param.layout)];
 }
 INSTANTIATE_TEST_SUITE_P(All, LinearFused, testing::ValuesIn(all_tested()), tested_name);

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "backends/cpu/kernels/experts.h"
-#include "backends/cpu/ops/linear_fused.h"
 
 namespace nibble::cpu {
 namespace {
@@ -140,10 +139,7 @@ std::int64_t grouped_gather_bytes(std::int64_t cols) {
   return kGatherRows * (cols + (cols + 127) / 128) * 4 + kSpareBytes;
 }
 
-void grouped_linear(Profile profile, Isa isa, Parallel& parallel, const GroupedLinearArgs& a) {
-  const auto run = [&](const LinearArgs& args) {
-    profile == Profile::f32 ? linear(isa, parallel, args) : linear_fused(profile, isa, parallel, args);
-  };
+void grouped_linear(Profile profile, const Kernels& kernels, Parallel& parallel, const GroupedLinearArgs& a) {
   for (std::size_t e = 0; e < a.weights.size(); ++e) {
     const std::int64_t begin = a.starts[e], end = a.starts[e + 1];
     if (begin == end) continue;
@@ -153,7 +149,7 @@ void grouped_linear(Profile profile, Isa isa, Parallel& parallel, const GroupedL
     if (a.per_token == 0) {
       LinearArgs rows = rows_from(of, begin);
       rows.rows = end - begin;
-      run(rows);
+      any_linear(profile, kernels, parallel, rows);
       continue;
     }
     Gathered gathered(of, of.weight->cols, a.gather);
@@ -162,7 +158,7 @@ void grouped_linear(Profile profile, Isa isa, Parallel& parallel, const GroupedL
       const auto source = [&](std::int64_t r) { return a.order[first + r] / a.per_token; };
       LinearArgs rows = gathered.rows(parallel, count, source);
       rows.y = a.linear.y + first * a.linear.y_stride;
-      run(rows);
+      any_linear(profile, kernels, parallel, rows);
     }
   }
 }

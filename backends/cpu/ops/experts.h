@@ -5,8 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "backends/cpu/mirror.h"
-#include "backends/cpu/ops/linear.h"
+#include "backends/cpu/ops/any_linear.h"
 
 namespace nibble::cpu {
 
@@ -33,8 +32,8 @@ struct GroupedLinearArgs {
 };
 // Of rows of x that an expert's tokens bring together, a few at a time.
 std::int64_t grouped_gather_bytes(std::int64_t cols);
-// Each expert in turn by linear() or linear_fused().
-void grouped_linear(Profile profile, Isa isa, Parallel& parallel, const GroupedLinearArgs& args);
+// Each expert in turn by any_linear().
+void grouped_linear(Profile profile, const Kernels& kernels, Parallel& parallel, const GroupedLinearArgs& args);
 
 struct ExpertCombineArgs {
   std::int64_t rows = 0, cols = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backends/cpu/kernels/linear_fused.h"
+#include "backends/cpu/ops/linear_slab.h"
 #include "core/numerics/fused_fp4.h"
 #include "core/numerics/row_scale.h"
 #include "nibble/error.h"
@@ -90,22 +91,6 @@ void over_rows(Parallel& parallel, std::int64_t rows, std::int64_t cols, const B
   parallel(rows, std::max<std::int64_t>(1, 16384 / cols), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) body(r);
   });
-}
-
-// What a slab's rows [first, first + rows) share, whichever unit multiplies them.
-LinearBlock slab_of(const LinearArgs& a, std::int64_t first, std::int64_t rows) {
-  LinearBlock b{a.weight, nullptr, 0, rows, nullptr, 0, nullptr, 1.0f, a.y + first * a.y_stride,
-                a.y_stride};
-  const auto* scales = static_cast<const float*>(a.scales);
-  if (a.format.kind == Kind::fp8_token_group128) {
-    b.group_scale = scales + first * a.scale_stride;
-    b.group_stride = a.scale_stride;
-  }
-  if (a.format.kind == Kind::fp8_token) b.row_scale = scales + first;
-  if (a.format.kind == Kind::nvfp4_static || a.format.kind == Kind::fp8_tensor_static) {
-    b.tensor_scale = a.format.scale;
-  }
-  return b;
 }
 
 void run_fp4(const FusedKernels& kernels, Parallel& parallel, const LinearArgs& a, std::int64_t first,

@@ -18,8 +18,12 @@ namespace nibble {
 struct NIBBLE_API Device {
   std::string backend = "cpu";
   int threads = 0;      // CPU: 0 = all the machine's; limits.h says how many
-  std::string kernels;  // CPU: "avx512", "avx2", "neon", "portable"; empty = the best available
-  std::string mirror;   // CPU: the profile whose bits it reproduces: sm70, sm90, sm120; empty = its own, f32
+  // CPU: "avx512", "avx2", "neon", "portable", in profile bf16 also "amx" and "avx512_bf16"; empty = the best available
+  std::string kernels;
+  std::string mirror;   // CPU: the profile of a card whose bits it reproduces: sm70, sm90, sm120; empty = none
+  // CPU: its own arithmetic. "f32" (also where empty): float32 throughout. "bf16": linear layers multiply bf16, several
+  // times faster in prefill where the processor has a unit for it; logits within 2e-2 of f32's (docs/numerics.md).
+  std::string profile;
   int index = 0;        // CUDA: which card
   bool graphs = true;   // CUDA: run a step as one captured graph, not kernel by kernel
   std::string arch_path;  // CUDA: "sm70", "sm90", "sm120": whose profile and kernels; empty = the card's own
@@ -30,7 +34,7 @@ struct NIBBLE_API Device {
   static Device cpu(int threads = 0);
   static Device best();  // the first backend of the registry that finds a device
   // "cpu", "cpu:mirror=sm90", "cuda", "cuda:1": a backend, then a card's number or name=value pairs
-  // (mirror, arch-path, threads, kernels, graphs=off, fused-pack=on or off), parted by commas. Throws
+  // (profile, mirror, arch-path, threads, kernels, graphs=off, fused-pack=on or off), parted by commas. Throws
   // Error(invalid_argument).
   static Device parse(std::string_view text);
   std::string text() const;  // what parse() takes
