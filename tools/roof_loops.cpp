@@ -116,8 +116,8 @@ struct alignas(64) TileConfig {
 constexpr std::int64_t kTileProducts = 4, kTileFlops = kTileProducts * 16 * 16 * 32 * 2;
 
 __attribute__((target("amx-tile,amx-bf16"))) float tile_chains(std::int64_t rounds) {
-  const TileConfig config;
-  _tile_loadconfig(&config);
+  static constexpr TileConfig kConfig;  // in memory as it is: GCC 12 drops stores to one on the stack
+  _tile_loadconfig(&kConfig);
   alignas(64) std::uint16_t ones[512];
   for (std::uint16_t& v : ones) v = 0x3F80;
   _tile_zero(0);

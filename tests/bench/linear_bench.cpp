@@ -1,5 +1,5 @@
 // linear_bench: how near Linear comes to the machine, beside the multiply-add peak and the read
-// bandwidth of the same run.   linear_bench [threads] [kernels] [N] [K] [mirrors]
+// bandwidth of the same run.   linear_bench [threads] [kernels] [N] [K] [mirrors | bf16]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/cpu/ops/any_linear.h"
 #include "backends/cpu/ops/linear_fused.h"
 #include "core/checkpoint/reencode.h"
 #include "core/numerics/codecs.h"
@@ -127,10 +128,13 @@ void mirrors(cpu::Isa isa, cpu::Parallel& parallel, const Weight& weight, const 
 
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 0;
-  const cpu::Isa isa = cpu::kernels_from_name(argc > 2 ? argv[2] : "", false).isa;
+  const std::string mode = argc > 5 ? argv[5] : "";
+  const cpu::Profile profile = mode == "bf16" ? cpu::Profile::bf16 : cpu::Profile::f32;
+  const cpu::Kernels kernels = cpu::kernels_from_name(argc > 2 ? argv[2] : "", mode == "bf16");
+  const cpu::Isa isa = kernels.isa;
   const std::int64_t n = argc > 3 ? std::atoll(argv[3]) : 8192,
                      k = argc > 4 ? std::atoll(argv[4]) : 5120;
-  const bool only_mirrors = argc > 5 && std::string(argv[5]) == "mirrors";
+  const bool only_mirrors = mode == "mirrors";
   cpu::Parallel parallel(threads);
   own_time = parallel.threads() == 1;
   std::mt19937 random(1);
@@ -165,10 +169,12 @@ int main(int argc, char** argv) {
     return kWords * 8.0 / s * 1e-9 + (sum == 0 ? 1 : 0);
   }();
   std::printf("%s, %d threads: fma %.1f GFLOP/s (8 lanes), read %.1f GB/s; N %lld, K %lld\n",
-              cpu::isa_name(isa), parallel.threads(), peak, bandwidth, static_cast<long long>(n),
+              cpu::kernels_name(kernels).c_str(), parallel.threads(), peak, bandwidth, static_cast<long long>(n),
               static_cast<long long>(k));
 
   std::vector<float> x(static_cast<std::size_t>(512 * k)), y(static_cast<std::size_t>(512 * n));
+  const Aligned workspace(static_cast<std::uint64_t>(
+      cpu::any_linear_workspace_bytes(profile, kernels, parallel.threads(), 512, k, {})));
   std::uniform_real_distribution<float> unit(-1, 1);
   for (float& v : x) v = unit(random);
   std::vector<float> operands(x.begin(), x.begin() + 64 * k);
@@ -209,7 +215,8 @@ int main(int argc, char** argv) {
       a.x_stride = k;
       a.y = y.data();
       a.y_stride = n;
-      const double s = best_seconds([&] { cpu::linear(isa, parallel, a); }, 0.3);
+      a.workspace = workspace.p;
+      const double s = best_seconds([&] { cpu::any_linear(profile, kernels, parallel, a); }, 0.3);
       const double flop = 2.0 * static_cast<double>(rows * n * k) / s * 1e-9;
       const double bytes = static_cast<double>(packed.bytes) / s * 1e-9;
       std::printf(
@@ -217,6 +224,6 @@ int main(int argc, char** argv) {
           static_cast<long long>(rows), s * 1e3, flop, 100 * flop / peak, bytes,
           100 * bytes / bandwidth);
     }
-    mirrors(isa, parallel, w, operands, y, format == WeightFormat::nvfp4);
+    if (profile == cpu::Profile::f32) mirrors(isa, parallel, w, operands, y, format == WeightFormat::nvfp4);
   }
 }

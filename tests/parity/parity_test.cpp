@@ -198,7 +198,7 @@ TEST(Parity, Float64OfTheMirrors) {
     for (const Activations activations : {Activations::a16, Activations::declared, Activations::a8}) {
       ParityOptions how = options();
       how.activations = activations;
-      const Device mirror = Device::parse("cpu:mirror=" + std::string(b.profile));
+      const Device mirror = Device::parse((b.profile == "bf16" ? "cpu:profile=" : "cpu:mirror=") + std::string(b.profile));
       const Float64Report r = compare_with_float64(model(), mirror, how);
       EXPECT_EQ(r.bound, b.bound);
       for (const auto& k : r.kinds) {

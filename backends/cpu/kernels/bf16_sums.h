@@ -17,23 +17,40 @@ static inline void clear_sums(const Bf16Block& b, std::int64_t height, std::int6
   }
 }
 
-static inline void add_sums(const Bf16Block& b, std::int64_t height, std::int64_t first_panel, std::int64_t panels,
-                            std::int64_t segment, const float* sums, float* totals) {
-  for (std::int64_t p = 0; p < panels; ++p) {
-    for (std::int64_t r = 0; r < b.linear.rows; ++r) {
-      const std::int64_t at = (p * height + r) * kPanelRows;
-      store(totals + at, add_segment(b.linear, first_panel + p, segment, r, load(sums + at), load(totals + at)));
+// Segments' sums become totals, and totals y. One segment's sums are the totals (but for the +0 that they are added to),
+// so that only weights and activations with scales along K keep both.
+class Totals {
+ public:
+  Totals(const Bf16Block& b, std::int64_t height, std::int64_t first_panel, std::int64_t panels, float* sums, float* totals)
+      : b_(b), height_(height), first_(first_panel), panels_(panels), sums_(sums), totals_(totals) {
+    if (several()) clear_sums(b, height, panels, totals);
+  }
+  void take(std::int64_t segment) const {
+    if (!several()) return;
+    for (std::int64_t p = 0; p < panels_; ++p) {
+      for (std::int64_t r = 0; r < b_.linear.rows; ++r) {
+        const std::int64_t at = (p * height_ + r) * kPanelRows;
+        store(totals_ + at, add_segment(b_.linear, first_ + p, segment, r, load(sums_ + at), load(totals_ + at)));
+      }
     }
   }
-}
+  void finish() const {
+    for (std::int64_t r = 0; r < b_.linear.rows; ++r) {
+      for (std::int64_t p = 0; p < panels_; ++p) {
+        const std::int64_t at = (p * height_ + r) * kPanelRows;
+        const F32x16 total = several() ? load(totals_ + at)
+                                       : add_segment(b_.linear, first_ + p, 0, r, load(sums_ + at), zero());
+        NIBBLE_ISA::finish(b_.linear, first_ + p, r, total);
+      }
+    }
+  }
 
-static inline void finish_sums(const Bf16Block& b, std::int64_t height, std::int64_t first_panel, std::int64_t panels,
-                               const float* totals) {
-  for (std::int64_t p = 0; p < panels; ++p) {
-    for (std::int64_t r = 0; r < b.linear.rows; ++r) {
-      finish(b.linear, first_panel + p, r, load(totals + (p * height + r) * kPanelRows));
-    }
-  }
-}
+ private:
+  bool several() const { return b_.chain < b_.linear.weight->cols; }
+
+  const Bf16Block& b_;
+  std::int64_t height_, first_, panels_;
+  float *sums_, *totals_;
+};
 
 }  // namespace nibble::cpu::NIBBLE_ISA

@@ -25,8 +25,8 @@ const float* row_of(const Bf16Block& b, std::int64_t row) {
   return reinterpret_cast<const float*>(b.x + row * b.x_bytes);
 }
 
-void operand(const float* x, std::int64_t count, std::byte* to) {
-  auto* const out = reinterpret_cast<float*>(to);
+void operand(const float* x, std::int64_t count, std::int64_t row, std::int64_t row_bytes, std::byte* all) {
+  auto* const out = reinterpret_cast<float*>(all + row * row_bytes);
   for (std::int64_t k = 0; k < count; ++k) out[k] = num::bf16_operand(x[k]);
   for (std::int64_t k = count; k % kBlock != 0; ++k) out[k] = 0.0f;
 }
@@ -204,15 +204,14 @@ constexpr std::int64_t kSums = std::int64_t{kGroupPanels} * kMost * kPanelRows;
 
 void rows(const Bf16Block& b, std::int64_t panel_begin, std::int64_t panel_end, std::byte* scratch) {
   auto* const sums = reinterpret_cast<float*>(scratch);
-  float* const totals = sums + kSums;
-  const auto panels = panel_end - panel_begin;
-  clear_sums(b, kMost, panels, totals);
+  const std::int64_t panels = panel_end - panel_begin;
+  const Totals totals(b, kMost, panel_begin, panels, sums, sums + kSums);
   for (std::int64_t begin = 0, index = 0; begin < b.linear.weight->cols; begin += b.chain, ++index) {
     clear_sums(b, kMost, panels, sums);
     segment(b, panel_begin, panel_end, begin, end_of_segment(b, begin), sums);
-    add_sums(b, kMost, panel_begin, panels, index, sums, totals);
+    totals.take(index);
   }
-  finish_sums(b, kMost, panel_begin, panels, totals);
+  totals.finish();
 }
 
 constexpr Bf16Kernels kKernels{"fma", sizeof(float), 1, 1, kMost, kGroupPanels, 2 * kSums * sizeof(float), operand, rows};

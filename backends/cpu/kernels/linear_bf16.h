@@ -13,7 +13,7 @@ namespace nibble::cpu {
 
 struct Bf16Block {
   LinearBlock linear;     // x, x_stride: not used
-  const std::byte* x;     // [rows, x_bytes] operands in the table's form
+  const std::byte* x;     // operands in the table's form, x_bytes for each row; the first of a tile_rows
   std::int64_t x_bytes;   // from row to row
   std::int64_t chain;     // a multiple of kSegment, or all of K: columns of a segment
 };
@@ -26,7 +26,8 @@ struct Bf16Kernels {
   std::int64_t block_rows;     // at most so many rows in one call, a multiple of tile_rows
   std::int64_t group_panels;   // at most so many panels
   std::int64_t scratch_bytes;  // of each thread
-  void (*operand)(const float* x, std::int64_t count, std::byte* to);
+  // Writes row `row` of operands that begin at `all`.
+  void (*operand)(const float* x, std::int64_t count, std::int64_t row, std::int64_t row_bytes, std::byte* all);
   void (*rows)(const Bf16Block& block, std::int64_t panel_begin, std::int64_t panel_end, std::byte* scratch);
 };
 

@@ -66,7 +66,7 @@ void make_operands(const LinearKernels& plain, const Bf16Kernels& k, Parallel& p
       } else {
         plain.decode_fp8(codes, cols, wide);
       }
-      k.operand(x, cols, to + r * bytes);
+      k.operand(x, cols, r, bytes, to);
     }
   });
 }

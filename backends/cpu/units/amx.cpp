@@ -9,42 +9,41 @@ namespace nibble::cpu::NIBBLE_ISA {
 namespace {
 
 constexpr int kTileRows = 16, kTileFloats = kTileRows * kPanelRows, kBlock = num::kBf16Block;
-constexpr int kMostRows = 512, kDepth = 512, kPanels = 4;
+constexpr int kMostRows = 512, kDepth = 512, kPanels = 16;
 constexpr int kTileBytes = 1024, kPanelBytes = kDepth / kBlock * kTileBytes;
 constexpr std::int64_t kSums = std::int64_t{kPanels} * kMostRows * kPanelRows;
 
 // Eight tiles of 16 rows of 64 bytes.
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};
-  std::uint8_t rows[16] = {};
+  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
+// A constant: GCC 12 believes that loading it reads 8 bytes, and drops stores to the others.
+constexpr TileConfig kConfig;
 
 class Tiles {
  public:
-  Tiles() {
-    TileConfig config;
-    for (int i = 0; i < 8; ++i) {
-      config.row_bytes[i] = 64;
-      config.rows[i] = kTileRows;
-    }
-    _tile_loadconfig(&config);
-  }
+  Tiles() { _tile_loadconfig(&kConfig); }
   ~Tiles() { _tile_release(); }
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
 };
 
-void operand(const float* x, std::int64_t count, std::byte* to) {
+// Rows of a tile lie beside each other, tile after tile along K: what a stream of tile loads likes best.
+void operand(const float* x, std::int64_t count, std::int64_t row, std::int64_t row_bytes, std::byte* all) {
+  std::byte* to = all + row / kTileRows * kTileRows * row_bytes + row % kTileRows * 64;
+  const auto put = [&to](const float* from) {
+    const __m512bh two = _mm512_cvtne2ps_pbh(load(from + 16).v, load(from).v);
+    std::memcpy(to, &two, sizeof two);
+    to += kTileBytes;
+  };
   std::int64_t k = 0;
-  for (; k + kBlock <= count; k += kBlock) {
-    const __m512bh two = _mm512_cvtne2ps_pbh(load(x + k + 16).v, load(x + k).v);
-    std::memcpy(to + k * 2, &two, sizeof two);
-  }
+  for (; k + kBlock <= count; k += kBlock) put(x + k);
   if (k == count) return;
   float rest[kBlock] = {};
   std::memcpy(rest, x + k, static_cast<std::size_t>(count - k) * sizeof(float));
-  operand(rest, kBlock, to + k * 2);
+  put(rest);
 }
 
 // Tiles of pairs of k: row i of a tile has k-steps 2i and 2i + 1 of sixteen outputs.
@@ -57,8 +56,8 @@ void open(const PackedWeight& w, std::int64_t panel, std::int64_t k0, std::int64
 
 // Where a product of tiles lies.
 struct At {
-  const std::byte* x;  // operands of the first row
-  std::int64_t x_bytes;
+  const std::byte* x;  // tiles of the first row tile
+  std::int64_t x_bytes;  // to the next row tile
   const std::byte* w;  // tiles of the first panel
   std::int64_t blocks;
   float* sums;  // of the first row and panel
@@ -81,11 +80,11 @@ void two_by_two(const At& at) {
   NIBBLE_SUM(2, 1, 0)
   NIBBLE_SUM(3, 1, 1)
   for (std::int64_t i = 0; i < at.blocks; ++i) {
-    _tile_loadd(4, at.x + i * 64, at.x_bytes);
+    _tile_loadd(4, at.x + i * kTileBytes, 64);
     _tile_loadd(6, at.w + i * kTileBytes, 64);
     _tile_loadd(7, at.w + kPanelBytes + i * kTileBytes, 64);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, at.x + kTileRows * at.x_bytes + i * 64, at.x_bytes);
+    _tile_loadd(5, at.x + at.x_bytes + i * kTileBytes, 64);
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
@@ -101,7 +100,7 @@ void one_by_two(const At& at) {
   NIBBLE_SUM(0, 0, 0)
   NIBBLE_SUM(1, 0, 1)
   for (std::int64_t i = 0; i < at.blocks; ++i) {
-    _tile_loadd(4, at.x + i * 64, at.x_bytes);
+    _tile_loadd(4, at.x + i * kTileBytes, 64);
     _tile_loadd(6, at.w + i * kTileBytes, 64);
     _tile_loadd(7, at.w + kPanelBytes + i * kTileBytes, 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -115,7 +114,7 @@ void one_by_two(const At& at) {
 void one_by_one(const At& at) {
   NIBBLE_SUM(0, 0, 0)
   for (std::int64_t i = 0; i < at.blocks; ++i) {
-    _tile_loadd(4, at.x + i * 64, at.x_bytes);
+    _tile_loadd(4, at.x + i * kTileBytes, 64);
     _tile_loadd(6, at.w + i * kTileBytes, 64);
     _tile_dpbf16ps(0, 4, 6);
   }
@@ -130,7 +129,8 @@ void products(const Bf16Block& b, std::int64_t panels, std::int64_t k0, std::int
   const std::int64_t tiles = (b.linear.rows + kTileRows - 1) / kTileRows;
   for (std::int64_t p = 0; p < panels; p += 2) {
     for (std::int64_t t = 0; t < tiles;) {
-      const At at{b.x + t * kTileRows * b.x_bytes + k0 * 2, b.x_bytes, weights + p * kPanelBytes,
+      const std::int64_t tile_bytes = kTileRows * b.x_bytes;
+      const At at{b.x + t * tile_bytes + k0 / kBlock * kTileBytes, tile_bytes, weights + p * kPanelBytes,
                   (count + kBlock - 1) / kBlock, sums + (p * kMostRows + t * kTileRows) * kPanelRows, fresh};
       if (p + 1 == panels) {
         one_by_one(at);
@@ -150,8 +150,7 @@ void rows(const Bf16Block& b, std::int64_t panel_begin, std::int64_t panel_end, 
   const Tiles tiles;
   const std::int64_t panels = panel_end - panel_begin;
   auto* const sums = reinterpret_cast<float*>(scratch + kPanels * kPanelBytes);
-  float* const totals = sums + kSums;
-  clear_sums(b, kMostRows, panels, totals);
+  const Totals totals(b, kMostRows, panel_begin, panels, sums, sums + kSums);
   for (std::int64_t begin = 0, index = 0; begin < b.linear.weight->cols; begin += b.chain, ++index) {
     const std::int64_t end = end_of_segment(b, begin);
     for (std::int64_t k0 = begin; k0 < end; k0 += kDepth) {
@@ -161,12 +160,12 @@ void rows(const Bf16Block& b, std::int64_t panel_begin, std::int64_t panel_end, 
       }
       products(b, panels, k0, count, scratch, k0 == begin, sums);
     }
-    add_sums(b, kMostRows, panel_begin, panels, index, sums, totals);
+    totals.take(index);
   }
-  finish_sums(b, kMostRows, panel_begin, panels, totals);
+  totals.finish();
 }
 
-constexpr Bf16Kernels kKernels{"tiles",   2,       kTileRows, 3, kMostRows, kPanels, kPanels * kPanelBytes + 2 * kSums * 4,
+constexpr Bf16Kernels kKernels{"tiles",   2,       kTileRows, 4, kMostRows, kPanels, kPanels * kPanelBytes + 2 * kSums * 4,
                                operand, rows};
 
 }  // namespace

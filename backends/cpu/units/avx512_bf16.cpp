@@ -15,20 +15,22 @@ constexpr int kPairs = kBlock / 2;                         // of a block: first 
 constexpr int kPanelWords = kSegment / 2 * kPanelRows;     // 32-bit words of a decoded panel
 constexpr std::int64_t kSums = std::int64_t{kGroupPanels} * kMost * kPanelRows;
 
-void operand(const float* x, std::int64_t count, std::byte* to) {
+void operand(const float* x, std::int64_t count, std::int64_t row, std::int64_t row_bytes, std::byte* all) {
+  std::byte* const to = all + row * row_bytes;
   alignas(64) static constexpr std::uint16_t kOrder[kBlock] = {2,  0,  6,  4,  10, 8,  14, 12, 18, 16, 22,
                                                                20, 26, 24, 30, 28, 3,  1,  7,  5,  11, 9,
                                                                15, 13, 19, 17, 23, 21, 27, 25, 31, 29};
   const __m512i order = _mm512_load_si512(kOrder);
-  std::int64_t k = 0;
-  for (; k + kBlock <= count; k += kBlock) {
-    const __m512bh two = _mm512_cvtne2ps_pbh(load(x + k + 16).v, load(x + k).v);
+  const auto put = [&](const float* from, std::int64_t k) {
+    const __m512bh two = _mm512_cvtne2ps_pbh(load(from + 16).v, load(from).v);
     _mm512_storeu_si512(to + k * 2, _mm512_permutexvar_epi16(order, reinterpret_cast<__m512i>(two)));
-  }
+  };
+  std::int64_t k = 0;
+  for (; k + kBlock <= count; k += kBlock) put(x + k, k);
   if (k == count) return;
   float rest[kBlock] = {};
   std::memcpy(rest, x + k, static_cast<std::size_t>(count - k) * sizeof(float));
-  operand(rest, kBlock, to + k * 2);
+  put(rest, k);
 }
 
 // Block i of a panel: eight vectors of the even chain's pairs, then eight of the odd one's.
@@ -119,15 +121,14 @@ __attribute__((noinline)) void segment(const Bf16Block& b, std::int64_t first, s
 
 void rows(const Bf16Block& b, std::int64_t panel_begin, std::int64_t panel_end, std::byte* scratch) {
   auto* const sums = reinterpret_cast<float*>(scratch);
-  float* const totals = sums + kSums;
   const std::int64_t panels = panel_end - panel_begin;
-  clear_sums(b, kMost, panels, totals);
+  const Totals totals(b, kMost, panel_begin, panels, sums, sums + kSums);
   for (std::int64_t begin = 0, index = 0; begin < b.linear.weight->cols; begin += b.chain, ++index) {
     clear_sums(b, kMost, panels, sums);
     segment(b, panel_begin, panel_end, begin, end_of_segment(b, begin), sums);
-    add_sums(b, kMost, panel_begin, panels, index, sums, totals);
+    totals.take(index);
   }
-  finish_sums(b, kMost, panel_begin, panels, totals);
+  totals.finish();
 }
 
 constexpr Bf16Kernels kKernels{"pairs", 2, 1, 5, kMost, kGroupPanels, 2 * kSums * 4, operand, rows};
