@@ -21,9 +21,9 @@ import zlib
 try:
     import gguf
     import numpy as np
-except ImportError as missing:
-    sys.exit(f"peer_gguf: expected the Python packages gguf and numpy, found no {missing.name}: "
-             "pip install gguf numpy")
+    MISSING = None
+except ImportError as why:  # said by main, so that --help works without them
+    MISSING = why.name
 
 EXAMPLES = """examples:
   tools/peer_gguf.py --shape qwen3_5-27b --layers 4 --format NVFP4 27b4-nvfp4.gguf
@@ -37,8 +37,8 @@ MODEL_TYPES = ("qwen3_5", "qwen3_5_text")
 CHUNK_BYTES = 64 << 20
 UNIFORM_RMS = 3**-0.5  # of U(-1, 1); a matrix has this over sqrt(columns), so that outputs are as large as inputs
 E2M1_RMS = 2.9261749776799063  # of the 16 codes, all as likely
-FINE_SCALES = np.arange(0x30, 0x40)  # e4m3 codes of 0.5 .. 1.875
-FINE_RMS = math.sqrt(np.mean([(1 + (c & 7) / 8) ** 2 * 4.0 ** ((c >> 3) - 7) for c in FINE_SCALES]))
+FINE_SCALES = range(0x30, 0x40)  # e4m3 codes of 0.5 .. 1.875
+FINE_RMS = math.sqrt(sum((1 + (c & 7) / 8) ** 2 * 4.0 ** ((c >> 3) - 7) for c in FINE_SCALES) / len(FINE_SCALES))
 
 
 class Refused(Exception):
@@ -67,8 +67,9 @@ def nvfp4(random, blocks, columns):
 
 
 def with_block_scale(made, middle):
-    """The first two bytes of a block become an F16 scale within a quarter of `middle`."""
-    scales = middle * (0.75 + made[:, 0].astype(np.float32) / 510)
+    """The first two bytes of a block become an F16 scale within a quarter of `middle`, of either sign: the mean of
+    Q4_0's codes is -0.5, and with one sign all outputs would lean the same way."""
+    scales = middle * (0.75 + made[:, 0].astype(np.float32) / 510) * np.where(made[:, 1] & 1, 1, -1)
     made[:, :2] = scales.astype(np.float16).view(np.uint8).reshape(-1, 2)
     return made
 
@@ -229,7 +230,8 @@ def parse():
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("file", type=pathlib.Path, metavar="FILE", help="the GGUF file to write; an old one is replaced")
     p.add_argument("--shape", metavar="NAME", required=True, help="as in nibble bench --synthetic NAME")
-    p.add_argument("--layers", type=int, default=0, metavar="N", help="layers of the shape; 0 (default): its own number")
+    p.add_argument("--layers", type=int, default=0, metavar="N",
+                   help="layers of the shape; 0 (default): its own number")
     p.add_argument("--format", default="NVFP4", metavar="NAME",
                    help=f"of the matrices: {', '.join(MAKERS)} (default: %(default)s)")
     p.add_argument("--seed", type=int, default=0, metavar="N", help="another number, other weights (default: 0)")
@@ -249,6 +251,8 @@ def parse():
 def main():
     try:
         args, config = parse()
+        if MISSING:
+            raise Refused(f"expected the Python packages gguf and numpy (pip install gguf numpy), found no {MISSING}")
         if config["model_type"] not in MODEL_TYPES:
             raise Refused(f"{args.shape}: expected model_type {' or '.join(MODEL_TYPES)}, "
                           f"found {config['model_type']}")
@@ -262,8 +266,11 @@ def main():
             os.replace(part, args.file)
         finally:
             part.unlink(missing_ok=True)
-    except (Refused, OSError) as why:
+    except Refused as why:
         print(f"peer_gguf: {why}", file=sys.stderr)
+        return 1
+    except OSError as why:
+        print(f"peer_gguf: {why.filename}: {why.strerror}", file=sys.stderr)
         return 1
     print(f"{args.file}: {count} tensors, {args.file.stat().st_size / 1e9:.2f} GB")
     return 0
