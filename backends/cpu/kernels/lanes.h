@@ -49,6 +49,46 @@ NIBBLE_INLINE F32x16 first_of(F32x16 x, int count, F32x16 rest) {
 }
 #endif
 
+// Lane c of x[r] becomes lane r of x[c].
+#if defined(NIBBLE_ISA_avx512)
+NIBBLE_INLINE void transpose(F32x16 (&x)[kLanes]) {
+  __m512 two[kLanes], four[kLanes];  // rows interleaved in quarters of 4 lanes: pairs, then fours
+  NIBBLE_UNROLL
+  for (int i = 0; i < kLanes; i += 2) {
+    two[i] = _mm512_unpacklo_ps(x[i].v, x[i + 1].v);
+    two[i + 1] = _mm512_unpackhi_ps(x[i].v, x[i + 1].v);
+  }
+  NIBBLE_UNROLL
+  for (int i = 0; i < kLanes; i += 4) {
+    const auto d = [&](int j) { return _mm512_castps_pd(two[i + j]); };
+    four[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(d(0), d(2)));
+    four[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(d(0), d(2)));
+    four[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(d(1), d(3)));
+    four[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(d(1), d(3)));
+  }
+  NIBBLE_UNROLL
+  for (int c = 0; c < 4; ++c) {  // quarter q of four[4 g + c]: column 4 q + c of rows 4 g ..
+    const __m512 a = _mm512_shuffle_f32x4(four[c], four[4 + c], 0x88);
+    const __m512 b = _mm512_shuffle_f32x4(four[c], four[4 + c], 0xDD);
+    const __m512 e = _mm512_shuffle_f32x4(four[8 + c], four[12 + c], 0x88);
+    const __m512 f = _mm512_shuffle_f32x4(four[8 + c], four[12 + c], 0xDD);
+    x[c].v = _mm512_shuffle_f32x4(a, e, 0x88);
+    x[4 + c].v = _mm512_shuffle_f32x4(b, f, 0x88);
+    x[8 + c].v = _mm512_shuffle_f32x4(a, e, 0xDD);
+    x[12 + c].v = _mm512_shuffle_f32x4(b, f, 0xDD);
+  }
+}
+#else
+NIBBLE_INLINE void transpose(F32x16 (&x)[kLanes]) {
+  float from[kLanes][kLanes], to[kLanes][kLanes];
+  for (int r = 0; r < kLanes; ++r) store(from[r], x[r]);
+  for (int r = 0; r < kLanes; ++r) {
+    for (int c = 0; c < kLanes; ++c) to[c][r] = from[r][c];
+  }
+  for (int c = 0; c < kLanes; ++c) x[c] = load(to[c]);
+}
+#endif
+
 // num::tree_sum of x, or num::tree_sum_squares. Lanes that a last part of x does not reach add +0, which
 // changes no sum that began at +0.
 template <bool Squares>
