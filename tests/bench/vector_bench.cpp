@@ -76,9 +76,9 @@ void rowwise(cpu::Isa isa, cpu::Parallel& one) {
   element("sigmoid_gate", n, [&] { cpu::sigmoid_gate(isa, one, kRows, 8, 256, x, z, 256, to); });
   element("rms_norm", n, [&] { cpu::rms_norm(isa, one, kRows, cols, x, b.data(), 1e-6f, to); });
   element("gated_rms_norm, 128", n, [&] { cpu::gated_rms_norm(isa, one, kRows, 16, 128, x, z, b.data(), 1e-6f, to); });
-  element("rounding to bf16", n, [&] { cpu::round_bf16(one, kRows, cols, to); });
+  element("rounding to bf16", n, [&] { cpu::round_bf16(isa, one, kRows, cols, to); });
   std::vector<std::int32_t> exponents(kRows);
-  element("rounding to f16", n, [&] { cpu::round_f16(one, kRows, cols, to, exponents.data()); });
+  element("rounding to f16", n, [&] { cpu::round_f16(isa, one, kRows, cols, to, exponents.data()); });
 }
 
 void quantize(cpu::Isa isa, cpu::Parallel& one) {
