@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <numeric>
@@ -136,8 +137,20 @@ void delta(const cpu::SequenceKernels& k) {
     }
   };
   const double full = 3.0 * rows * dim * dim, half = 0.5 * rows * rows * dim * 4;
-  flop("delta_chunks, 512 rows, 16 x 128", 2 * (full + half) * heads * chunks,
+  // What one thread does where a head is cut by columns: all of it, a half, a quarter, an eighth.
+  for (const int panels : {8, 4, 2, 1}) {
+    t.panels = panels;
+    t.columns = panels * cpu::kPanel;
+    const double products = 2 * 0.5 * rows * rows * dim, columns = t.columns * (3.0 * rows * dim + rows * rows);
+    const std::string name = "delta_chunks, 512 rows, 16 x " + std::to_string(t.columns);
+    flop(name.c_str(), 2 * (products + columns) * heads * chunks, [&] { each_head(k.delta_chunks, chunks * rows); });
+  }
+  t.panels = dim / cpu::kPanel;
+  t.columns = dim;
+  std::fill(g.begin(), g.end(), -1.4f);  // exponentials of a chunk pass the smallest normal number
+  flop("delta_chunks, strong decay", 2 * (full + half) * heads * chunks,
        [&] { each_head(k.delta_chunks, chunks * rows); });
+  std::fill(g.begin(), g.end(), -0.05f);
   flop("delta_step, 16 x 128", 6.0 * dim * dim * heads, [&] { each_head(k.delta_step, 1); });
 }
 
@@ -163,6 +176,32 @@ void attention(const cpu::SequenceKernels& k) {
           [&] { k.rope({q.data(), w.data(), rope.data(), 1e-6f, dim, 64, const_cast<float*>(kv.data()), cpu::kPanel}); });
 }
 
+// What an op costs that has almost nothing to do, from outside and from inside another arena.
+void handing_out(int threads) {
+  cpu::Parallel many(threads);
+  std::vector<std::int64_t> sums(static_cast<std::size_t>(threads) * 8);
+  const auto work = [&] {
+    many(threads, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) ++sums[static_cast<std::size_t>(i * 8)];
+    });
+  };
+  const auto microseconds = [&] {
+    std::vector<double> samples;
+    for (int r = 0; r < 15; ++r) {
+      const auto start = std::chrono::steady_clock::now();
+      for (int i = 0; i < 1000; ++i) work();
+      samples.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() * 1e3);
+    }
+    std::nth_element(samples.begin(), samples.begin() + 7, samples.end());
+    return samples[7];
+  };
+  oneapi::tbb::task_arena program(2);
+  double inside = 0;
+  const double outside = microseconds();
+  program.execute([&] { inside = microseconds(); });
+  std::printf("an op handed to %d threads       %8.2f us, from inside an arena of 2 %8.2f us\n", threads, outside, inside);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -175,4 +214,5 @@ int main(int argc, char** argv) {
   const cpu::SequenceKernels& sequence = cpu::sequence_kernels(cpu::isa_name(isa));
   delta(sequence);
   attention(sequence);
+  if (filter.empty() || filter == "threads") handing_out(2);
 }
