@@ -10,7 +10,15 @@ namespace {
 // y = f(a, b, index); an output may be one of the inputs.
 template <class F>
 NIBBLE_INLINE void each(const float* a, const float* b, std::int64_t n, float* y, F f) {
+  constexpr int kAtOnce = 4;  // more in flight than one by one
   std::int64_t i = 0;
+  for (; i + kAtOnce * kLanes <= n; i += kAtOnce * kLanes) {
+    F32x16 out[kAtOnce];
+    NIBBLE_UNROLL
+    for (int j = 0; j < kAtOnce; ++j) out[j] = f(load(a + i + j * kLanes), load(b + i + j * kLanes));
+    NIBBLE_UNROLL
+    for (int j = 0; j < kAtOnce; ++j) store(y + i + j * kLanes, out[j]);
+  }
   for (; i + kLanes <= n; i += kLanes) store(y + i, f(load(a + i), load(b + i)));
   if (i < n) store_part(y + i, f(load_part(a + i, n - i), load_part(b + i, n - i)), n - i);
 }
