@@ -26,9 +26,9 @@ static void round_output(Loaded& l, const BoundOp& op, float* data, std::int32_t
   const std::int64_t rows = op.section == nullptr ? step.count(t.rows) : step.rows_of[section];
   const Out y = {data + first * t.stride, t.stride};
   if (exponents == nullptr) {
-    round_bf16(l.parallel, rows, t.cols, y);
+    round_bf16(l.isa, l.parallel, rows, t.cols, y);
   } else {
-    round_f16(l.parallel, rows, t.cols, y, exponents + first);
+    round_f16(l.isa, l.parallel, rows, t.cols, y, exponents + first);
   }
 }
 

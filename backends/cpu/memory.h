@@ -20,7 +20,8 @@ class Block {
 
   std::byte* data() const { return data_; }
   std::uint64_t bytes() const { return bytes_; }
-  // Has the kernel supply every page now, not in the first step that touches it.
+  // Has the kernel supply every page now, not in the first step that touches it. One thread does it: with
+  // several memory nodes the pages lie on its node, unless the program runs with an interleaving policy.
   void touch();
 
  private:

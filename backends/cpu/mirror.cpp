@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "backends/cpu/kernels/rounding.h"
 #include "core/base/quote.h"
-#include "core/numerics/row_scale.h"
 #include "core/program/planner.h"
 #include "nibble/error.h"
 
 namespace nibble::cpu {
 namespace {
+
+const RoundingKernels& kernels_of(Isa isa) {
+  NIBBLE_PICK_ISA(isa, rounding_kernels());
+}
 
 template <class RowBody>
 void over_rows(Parallel& parallel, std::int64_t rows, std::int64_t cols, const RowBody& body) {
@@ -73,27 +77,23 @@ Widened widen(Program& program, Profile profile) {
   return wide;
 }
 
-void round_bf16(float* row, std::int64_t cols) {
-  for (std::int64_t c = 0; c < cols; ++c) row[c] = num::bf16_to_float(num::float_to_bf16(row[c]));
+void round_bf16(Isa isa, float* row, std::int64_t cols) {
+  kernels_of(isa).bf16(row, cols);
 }
 
-std::int32_t round_f16(float* row, std::int64_t cols) {
-  std::uint32_t amax = 0;
-  for (std::int64_t c = 0; c < cols; ++c) amax = std::max(amax, num::finite_magnitude(row[c]));
-  const int e = num::activation_exponent(amax);
-  for (std::int64_t c = 0; c < cols; ++c) {
-    row[c] = num::row_f16_to_float(num::activation_to_f16(row[c], e), e);
-  }
-  return e;
+std::int32_t round_f16(Isa isa, float* row, std::int64_t cols) {
+  return kernels_of(isa).f16(row, cols);
 }
 
-void round_bf16(Parallel& parallel, std::int64_t rows, std::int64_t cols, Out y) {
-  over_rows(parallel, rows, cols, [&](std::int64_t r) { round_bf16(y.data + r * y.stride, cols); });
+void round_bf16(Isa isa, Parallel& parallel, std::int64_t rows, std::int64_t cols, Out y) {
+  const RoundingKernels& kernels = kernels_of(isa);
+  over_rows(parallel, rows, cols, [&](std::int64_t r) { kernels.bf16(y.data + r * y.stride, cols); });
 }
 
-void round_f16(Parallel& parallel, std::int64_t rows, std::int64_t cols, Out y, std::int32_t* exponents) {
+void round_f16(Isa isa, Parallel& parallel, std::int64_t rows, std::int64_t cols, Out y, std::int32_t* exponents) {
+  const RoundingKernels& kernels = kernels_of(isa);
   over_rows(parallel, rows, cols,
-            [&](std::int64_t r) { exponents[r] = round_f16(y.data + r * y.stride, cols); });
+            [&](std::int64_t r) { exponents[r] = kernels.f16(y.data + r * y.stride, cols); });
 }
 
 }  // namespace nibble::cpu

@@ -42,11 +42,12 @@ struct Widened {
 Widened widen(Program& program, Profile profile);
 
 // Of one row. round_f16 returns its exponent.
-void round_bf16(float* row, std::int64_t cols);
-std::int32_t round_f16(float* row, std::int64_t cols);
+void round_bf16(Isa isa, float* row, std::int64_t cols);
+std::int32_t round_f16(Isa isa, float* row, std::int64_t cols);
 // To bf16 and back, to nearest even.
-void round_bf16(Parallel& parallel, std::int64_t rows, std::int64_t cols, Out y);
+void round_bf16(Isa isa, Parallel& parallel, std::int64_t rows, std::int64_t cols, Out y);
 // To f16 with row exponents and back.
-void round_f16(Parallel& parallel, std::int64_t rows, std::int64_t cols, Out y, std::int32_t* exponents);
+void round_f16(Isa isa, Parallel& parallel, std::int64_t rows, std::int64_t cols, Out y,
+               std::int32_t* exponents);
 
 }  // namespace nibble::cpu

@@ -92,8 +92,8 @@ class Runner {
       } else {
         swiglu(isa_, parallel_, rows, cols, x, z, out);
       }
-      if (args.operand == DType::bf16) round_bf16(parallel_, rows, cols, out);
-      if (args.operand == DType::f16) round_f16(parallel_, rows, cols, out, exponents.data());
+      if (args.operand == DType::bf16) round_bf16(isa_, parallel_, rows, cols, out);
+      if (args.operand == DType::f16) round_f16(isa_, parallel_, rows, cols, out, exponents.data());
     };
     const auto two = [&] {
       alone();

@@ -1,4 +1,8 @@
 // parallel.h: oneTBB across rows, never inside a sum.
+//
+// Each backend has an arena of its own with as many slots as threads were asked for, the caller's among
+// them, whatever arena of the program it is called from; all arenas of the process draw on TBB's one pool of
+// workers, so nothing is run by more threads than that pool has. Arenas are bound to no memory node.
 #pragma once
 
 #include <oneapi/tbb/blocked_range.h>

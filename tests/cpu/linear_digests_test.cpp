@@ -61,7 +61,7 @@ std::vector<float> on_cpu(const LinearCase& l, const LinearProfile& p) {
   a.y_stride = s.n;
   a.workspace = workspace.data;
   cpu::linear_fused(profile, isa, one, a);
-  if (s.bf16_output) cpu::round_bf16(one, s.t, s.n, {y.data(), s.n});
+  if (s.bf16_output) cpu::round_bf16(isa, one, s.t, s.n, {y.data(), s.n});
   return y;
 }
 

@@ -233,7 +233,7 @@ TEST(RowsOfF16, HoldTheRowsValuesWithOneExponent) {
   y = x;
   std::vector<std::int32_t> exponents(kRowCount, -1), again = exponents;
   Parallel two(2);
-  cpu::round_f16(two, kRowCount, kCols, {y.data(), kCols}, exponents.data());
+  cpu::round_f16(cpu::available_isas().front(), two, kRowCount, kCols, {y.data(), kCols}, exponents.data());
   for (std::int64_t r = 0; r < kRowCount; ++r) {
     const std::span<const float> row(&x[static_cast<std::size_t>(r * kCols)], kCols);
     const int e = std::max(row_exponent(row, 0), 0);

@@ -64,7 +64,7 @@ std::vector<float> inputs(std::int64_t rows, std::int64_t stride, bool edges, DT
   if (rows == 0) return {};
   std::vector<float> x = test::rows_of_every_sort(rows, stride);
   if (edges) test::put_edges(x, stride);
-  if (operand == DType::bf16) cpu::round_bf16(x.data(), rows * stride);
+  if (operand == DType::bf16) cpu::round_bf16(Isa::portable, x.data(), rows * stride);
   return x;
 }
 
@@ -80,8 +80,8 @@ void check(std::int64_t rows, std::int64_t cols, const ActivationFormat& format,
     std::vector<std::int32_t> exponents(static_cast<std::size_t>(rows) + 1, 99);
     const cpu::Out out{y.data(), y.stride()};
     first(isa, one, out);
-    if (operand == DType::bf16) cpu::round_bf16(one, rows, cols, out);
-    if (operand == DType::f16) cpu::round_f16(one, rows, cols, out, exponents.data());
+    if (operand == DType::bf16) cpu::round_bf16(isa, one, rows, cols, out);
+    if (operand == DType::f16) cpu::round_f16(isa, one, rows, cols, out, exponents.data());
     want.args.x = y.data();
     want.args.x_stride = y.stride();
     cpu::quantize(isa, one, want.args);

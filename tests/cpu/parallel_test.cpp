@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/info.h>
+#include <oneapi/tbb/partitioner.h>
 #include <sys/resource.h>
 
 #include <atomic>
+#include <chrono>
 #include <climits>
 #include <fstream>
 
@@ -62,6 +64,55 @@ TEST(Parallel, CoversEveryElementOnce) {
     });
     for (const auto& n : seen) ASSERT_EQ(n, 1);
   }
+}
+
+// What a program sees that has an arena of its own, smaller than the machine, and calls from inside it.
+// The most bodies that ever ran at once, the caller's among them.
+int threads_at_work(Parallel& parallel, std::int64_t items) {
+  std::atomic<int> now{0}, most{0};
+  for (int turn = 0; turn < 50; ++turn) {
+    parallel(items, 1, [&](std::int64_t, std::int64_t) {
+      const int here = ++now;
+      int known = most;
+      while (here > known && !most.compare_exchange_weak(known, here)) {
+      }
+      const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
+      while (std::chrono::steady_clock::now() < until) {
+      }
+      --now;
+    });
+  }
+  return most;
+}
+
+TEST(Parallel, InsideAnArenaOfTheProgramNoMoreThreadsRunThanWereAskedFor) {
+  constexpr std::int64_t kItems = 64;
+  for (const int threads : {1, 2, 3}) {
+    Parallel parallel(threads);
+    oneapi::tbb::task_arena program(2);
+    std::atomic<int> most{0};
+    program.execute([&] { most = threads_at_work(parallel, kItems); });
+    EXPECT_LE(most, threads);
+    EXPECT_GE(most, 1);
+  }
+}
+
+// Both threads of the program's arena call at once: one model each, as many threads as asked for each.
+TEST(Parallel, ArenasOfTwoCallersKeepToTheirOwnShare) {
+  Parallel first(2), second(1);
+  Parallel* const both[] = {&first, &second};
+  int most[2] = {};
+  oneapi::tbb::task_arena program(2);
+  program.execute([&] {
+    oneapi::tbb::parallel_for(
+        oneapi::tbb::blocked_range<int>(0, 2),
+        [&](const oneapi::tbb::blocked_range<int>& r) {
+          for (int i = r.begin(); i < r.end(); ++i) most[i] = threads_at_work(*both[i], 64);
+        },
+        oneapi::tbb::simple_partitioner());
+  });
+  EXPECT_LE(most[0], 2);
+  EXPECT_EQ(most[1], 1);
 }
 
 std::uint64_t address_space() {

@@ -67,13 +67,13 @@ std::uint64_t digest_of(const RowsCase& c) {
     case RowsOp::f16_rows: {
       written = in.x;
       std::vector<std::int32_t> exponents(static_cast<std::size_t>(rows));
-      cpu::round_f16(one, rows, cols, y, exponents.data());
+      cpu::round_f16(isa, one, rows, cols, y, exponents.data());
       digest.add(written);
       for (const std::int32_t e : exponents) digest.add(std::vector<float>{static_cast<float>(e)});
       return digest.value();
     }
   }
-  if (c.y16) cpu::round_bf16(one, rows, cols, y);
+  if (c.y16) cpu::round_bf16(isa, one, rows, cols, y);
   digest.add(written);
   return digest.value();
 }

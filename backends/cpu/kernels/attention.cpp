@@ -4,7 +4,6 @@
 //   cost  4 * head_dim flop a query and key, 8 * head_dim bytes a key
 #include "backends/cpu/kernels/sequence_table.h"
 #include "backends/cpu/kernels/tile.h"
-#include "core/numerics/reduce.h"
 
 namespace nibble::cpu::NIBBLE_ISA {
 namespace {
@@ -19,7 +18,7 @@ NIBBLE_INLINE void rope_head(const RopeTask& t) {
   float r = 1.0f;
   if (t.weight) {
     const float mean =
-        num::mul(num::tree_sum_squares(t.x, t.head_dim), static_cast<float>(1.0 / t.head_dim));
+        num::mul(tree<true>(t.x, t.head_dim), static_cast<float>(1.0 / t.head_dim));
     r = num::rsqrt(num::add(mean, t.eps));
   }
   const int half = t.rotary_dim / 2;
@@ -35,32 +34,29 @@ NIBBLE_INLINE void rope_head(const RopeTask& t) {
 // Scores to probabilities of one query; its running maximum and sum. n: keys it may see.
 NIBBLE_INLINE void softmax(float* s, int n, float scale, float& m, float& l, float& factor,
                            bool first) {
-  float top[kLanes];
-  if (n == kTile) {
-    for (int i = 0; i < kLanes; ++i) top[i] = s[i] = num::mul(s[i], scale);
-    for (int j = kLanes; j < kTile; j += kLanes) {
-      for (int i = 0; i < kLanes; ++i) {
-        s[j + i] = num::mul(s[j + i], scale);
-        top[i] = num::max(top[i], s[j + i]);
-      }
-    }
-  } else {
-    for (int i = 0; i < kLanes; ++i) top[i] = -__builtin_inff();
-    for (int j = 0; j < n; ++j) {
-      s[j] = num::mul(s[j], scale);
-      top[j % kLanes] = num::max(top[j % kLanes], s[j]);
-    }
-    for (int j = n; j < kTile; ++j) s[j] = -__builtin_inff();
+  constexpr int kVectors = kTile / kLanes;
+  const F32x16 none = set1(-__builtin_inff());
+  F32x16 x[kVectors];
+  F32x16 top = none;
+  for (int v = 0; v < kVectors; ++v) {
+    x[v] = mul(load(s + v * kLanes), set1(scale));
+    if (n < kTile) x[v] = first_of(x[v], n - v * kLanes, none);
+    top = max(top, x[v]);
   }
-  float highest = m;
-  for (int i = 0; i < kLanes; ++i) highest = num::max(highest, top[i]);
-  const F32x16 high = set1(highest);
-  for (int j = 0; j < kTile; j += kLanes) store(s + j, exp(sub(load(s + j), high)));
-  for (int j = n; j < kTile; ++j) s[j] = 0.0f;  // highest may be an infinity or no number
+  // A score that is no number makes the whole result that, whether or not the maximum shows it.
+  const float highest = num::max(m, largest(top));
+  F32x16 lanes[2] = {zero(), zero()};  // the tree's, for 64 terms
+  for (int v = 0; v < kVectors; ++v) {
+    x[v] = exp(sub(x[v], set1(highest)));
+    if (n < kTile) x[v] = first_of(x[v], n - v * kLanes, zero());  // highest may be infinite or no number
+    store(s + v * kLanes, x[v]);
+    lanes[v % 2] = add(lanes[v % 2], x[v]);
+  }
   factor = first ? 0.0f : num::exp(num::sub(m, highest));
-  l = num::fma(l, factor, num::tree_sum(s, kTile));
+  l = num::fma(l, factor, fold(add(lanes[0], lanes[1])));
   m = highest;
 }
+static_assert(kTile == 2 * num::kTreeShort && num::kTreeShort == 2 * kLanes);
 
 }  // namespace
 

@@ -54,21 +54,27 @@ void prepare_gates(Chunk& c) {
   c.last = num::exp(sum);
 }
 
+// 16 keys and 16 of their elements at a time: the misses of 16 rows are on their way at once.
 void prepare_keys(Chunk& c) {
-  const int padded = (c.rows + kPanel - 1) / kPanel * kPanel;
-  for (int j = 0; j < padded; ++j) {
-    float* column = c.keys + std::int64_t{j / kPanel} * c.t.key_dim * kPanel + j % kPanel;
-    if (j >= c.rows) {
-      for (int k = 0; k < c.t.key_dim; ++k) column[k * kPanel] = 0.0f;
-      continue;
-    }
-    const float* key = c.k(j);
-    for (int k = 0; k < c.t.key_dim; ++k) {
-      column[k * kPanel] = key[k];
-      c.decayed[std::int64_t{k} * kTile + j] = num::mul(c.rest[j], key[k]);
+  for (int j0 = 0; j0 < c.rows; j0 += kPanel) {
+    float* panel = c.keys + std::int64_t{j0} * c.t.key_dim;
+    const F32x16 rest = load(c.rest + j0);
+    for (int k0 = 0; k0 < c.t.key_dim; k0 += kLanes) {
+      const int count = c.t.key_dim - k0 < kLanes ? c.t.key_dim - k0 : kLanes;
+      F32x16 x[kLanes];
+      NIBBLE_UNROLL
+      for (int j = 0; j < kLanes; ++j) {
+        x[j] = j0 + j < c.rows ? load_part(c.k(j0 + j) + k0, count) : zero();
+      }
+      transpose(x);
+      for (int k = 0; k < count; ++k) {
+        store(panel + (k0 + k) * kPanel, x[k]);
+        store(c.decayed + std::int64_t{k0 + k} * kTile + j0, mul(rest, x[k]));
+      }
     }
   }
 }
+static_assert(kPanel == kLanes);
 
 // Products of keys (or queries) with keys, on and below the diagonal.
 void products(const Chunk& c, const float* left, float* to) {
@@ -104,11 +110,27 @@ void prepare_products(const Chunk& c) {
   }
 }
 
+// Rows of the next chunk lie a whole activation row apart, where no prefetcher of a processor looks.
+NIBBLE_INLINE void prefetch_next(const Chunk& c, int i0, int rows) {
+  constexpr int kLine = 64 / sizeof(float);
+  for (int i = c.rows + i0; i < c.rows + i0 + rows && c.row + i < c.t.rows; ++i) {
+    for (int k = 0; k < c.t.key_dim; k += kLine) {
+      __builtin_prefetch(c.k(i) + k, 0, 2);
+      __builtin_prefetch(c.q(i) + k, 0, 2);
+    }
+    for (int v = 0; v < c.t.columns; v += kLine) {
+      __builtin_prefetch(c.v(i) + v, 0, 2);
+      __builtin_prefetch(c.t.y + (c.row + i) * c.t.y_stride + v, 1, 2);
+    }
+  }
+}
+
 // u by forward substitution, rows ascending.
 template <int P>
 void solve(const Chunk& c, const Panels& s, int p0) {
   const Panels u = {c.u, kPanel, kTile * kPanel};
   for_row_blocks(c.rows, [&]<int M>(int i0) {
+    if (p0 == 0) prefetch_next(c, i0, M);
     Tile<M, P> t;
     clear(t);
     extend(t, c.k(i0), c.t.qkv_stride, s, 0, c.t.key_dim);

@@ -2,7 +2,6 @@
 //   cost  conv: kernel fma, one exp and one div an element; arithmetic bound
 #include "backends/cpu/kernels/sequence_table.h"
 #include "backends/cpu/kernels/tile.h"
-#include "core/numerics/reduce.h"
 
 namespace nibble::cpu::NIBBLE_ISA {
 
@@ -18,7 +17,7 @@ void conv(const ConvTask& t) {
     store_part(t.y + c, silu(acc), count);
   }
   if (!t.normalise) return;
-  const F32x16 r = set1(num::rsqrt(num::add(num::tree_sum_squares(t.y, t.width), 1e-6f)));
+  const F32x16 r = set1(num::rsqrt(num::add(tree<true>(t.y, t.width), 1e-6f)));
   const F32x16 scale = set1(t.scale);
   for (int c = 0; c < t.width; c += kLanes) {
     const int count = t.width - c;
@@ -31,9 +30,11 @@ void gates(const GatesTask& t) {
   for (std::int64_t r = 0; r < t.rows; ++r) {
     const float *a = t.a + r * t.a_stride, *b = t.b + r * t.b_stride;
     float *g = t.g + r * t.g_stride, *beta = t.beta + r * t.beta_stride;
-    for (std::int64_t h = 0; h < t.heads; ++h) {
-      g[h] = num::mul(t.neg_exp_a[h], num::softplus(num::add(a[h], t.dt_bias[h])));
-      beta[h] = num::sigmoid(b[h]);
+    for (std::int64_t h = 0; h < t.heads; h += kLanes) {
+      const std::int64_t n = t.heads - h;
+      const F32x16 at = add(load_part(a + h, n), load_part(t.dt_bias + h, n));
+      store_part(g + h, mul(load_part(t.neg_exp_a + h, n), softplus(at)), n);
+      store_part(beta + h, sigmoid(load_part(b + h, n)), n);
     }
   }
 }

@@ -6,14 +6,7 @@
 // (n / 16) * panel_stride + k * row_stride + n % 16.
 #pragma once
 
-#include "backends/cpu/simd.h"
-
-// Accumulators stay in registers only if the loops over them are unrolled.
-#if defined(__clang__)
-#define NIBBLE_UNROLL _Pragma("unroll")
-#else
-#define NIBBLE_UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "backends/cpu/kernels/lanes.h"
 
 namespace nibble::cpu::NIBBLE_ISA {
 
@@ -95,33 +88,6 @@ NIBBLE_INLINE void for_panel_groups(int panels, const Body& body) {
   int p = 0;
   for (; p + kTilePanels <= panels; p += kTilePanels) body.template operator()<kTilePanels>(p);
   for (; p < panels; ++p) body.template operator()<1>(p);
-}
-
-// The first `count` of 16 lanes; the others read as +0 and are not written.
-NIBBLE_INLINE F32x16 load_part(const float* p, std::int64_t count) {
-  if (count >= kLanes) return load(p);
-  float v[kLanes] = {};
-  for (int i = 0; i < count; ++i) v[i] = p[i];
-  return load(v);
-}
-NIBBLE_INLINE void store_part(float* p, F32x16 a, std::int64_t count) {
-  if (count >= kLanes) return store(p, a);
-  float v[kLanes];
-  store(v, a);
-  for (int i = 0; i < count; ++i) p[i] = v[i];
-}
-
-NIBBLE_INLINE F32x16 exp(F32x16 a) {
-  float v[kLanes];
-  store(v, a);
-  for (int i = 0; i < kLanes; ++i) v[i] = num::exp(v[i]);
-  return load(v);
-}
-NIBBLE_INLINE F32x16 silu(F32x16 a) {
-  float v[kLanes];
-  store(v, a);
-  for (int i = 0; i < kLanes; ++i) v[i] = num::silu(v[i]);
-  return load(v);
 }
 
 }  // namespace nibble::cpu::NIBBLE_ISA

@@ -47,9 +47,9 @@ void pack_pieces(Isa isa, Parallel& parallel, const PackArgs& a, std::int64_t gr
                   float* const y = a.y.data == nullptr ? lines + worker * line_floats(cols)
                                                        : a.y.data + row * a.y.stride + first;
                   make(row, first, count, y);
-                  if (a.operand == DType::bf16) round_bf16(y, count);
+                  if (a.operand == DType::bf16) round_bf16(isa, y, count);
                   if (a.operand == DType::f16) {
-                    const std::int32_t e = round_f16(y, count);
+                    const std::int32_t e = round_f16(isa, y, count);
                     if (a.exponents != nullptr) a.exponents[row] = e;
                   }
                   quantize_columns(isa, a.to, row, first, count, y);
