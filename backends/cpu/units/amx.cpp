@@ -1,6 +1,7 @@
 // amx.cpp: Linear of profile bf16 on the tile unit (AMX-BF16).
-//   map   kDepth k of up to four panels are decoded into tiles in the second-level cache; two row tiles by two panels
-//         of sums stay in the unit's registers over them; sums between depths lie in scratch
+//   map   kDepth k of up to kPanels panels are decoded into tiles in the second-level cache; two row tiles by two panels
+//         of sums stay in the unit's registers over them, whose operands (16 KiB each) the first-level cache holds; sums
+//         between depths lie in scratch
 //   cost  16 cycles for each product of tiles; decoding once for each kMostRows rows
 #include "backends/cpu/kernels/bf16_sums.h"
 #include "backends/cpu/units/pairs.h"
@@ -9,7 +10,7 @@ namespace nibble::cpu::NIBBLE_ISA {
 namespace {
 
 constexpr int kTileRows = 16, kTileFloats = kTileRows * kPanelRows, kBlock = num::kBf16Block;
-constexpr int kMostRows = 512, kDepth = 512, kPanels = 16;
+constexpr int kMostRows = 512, kDepth = 256, kPanels = 16;
 constexpr int kTileBytes = 1024, kPanelBytes = kDepth / kBlock * kTileBytes;
 constexpr std::int64_t kSums = std::int64_t{kPanels} * kMostRows * kPanelRows;
 
