@@ -155,6 +155,10 @@ void ModelArgs::add_device(CLI::App& app) {
                                            "CPU: avx512, avx2, neon or portable (default: the best)"))
                       ->type_name("NAME")
                       ->group(group);
+  packing_flag_ = add_choice(app, "--packing", packing, {"on", "off"},
+                             "CPU: copy weights into an image for the kernels, or read them from the mapped file (sooner "
+                             "first token, slower after it, same bits)")
+                      ->group(group);
   arch_path_flag_ =
       not_empty(app.add_option(
                     "--arch-path", arch_path,
@@ -205,6 +209,9 @@ Device ModelArgs::device() const {
   set(threads_flag_, "threads", device.threads, threads);
   set(kernels_flag_, "kernels", device.kernels, kernels);
   set(arch_path_flag_, "arch-path", device.arch_path, arch_path);
+  std::string said = device.packing ? "on" : "off";
+  set(packing_flag_, "packing", said, packing);
+  device.packing = said == "on";
   return device;
 }
 

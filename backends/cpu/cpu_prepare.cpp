@@ -51,6 +51,14 @@ void expect_finite(Loaded& l, const Weight& w) {
 void place_weights(Loaded& l, ModelSpec& spec, Carver& carver, const std::function<Layout(const Weight&)>& layout_of,
                    const std::function<bool(std::uint64_t)>& loaded) {
   std::uint64_t done = 0;
+  // The disk reads what is mapped while the check below waits for the first of it; more than fits would come in vain.
+  const MachineMemory machine = machine_memory();
+  std::uint64_t ahead = 0;
+  for (const Weight& w : spec.weights) {
+    if (layout_of(w) != Layout::rows || (ahead += w.bytes()) > machine.available) continue;
+    read_ahead(w.codes);
+    read_ahead(w.block_scales);
+  }
   const NibbleOrder order = nibble_order(l.isa);
   const WeightOperand operand = weight_operand(l.profile);
   for (Weight& from : spec.weights) {

@@ -62,10 +62,11 @@ struct PlainRowDecoder {
   NIBBLE_INLINE void chunk(std::int64_t c, F32x16* w) const {
     for (int j = 0; j < 4; ++j) w[j] = step(c * 4 + j);
   }
-  // The same chunk's share of the segment `ahead` segments later: half a row.
+  // The same chunk's share of the segment `ahead` segments later: half a row. Where rows are not aligned to lines,
+  // the line that a segment begins in came with the one before: what its lines end in is asked for.
   NIBBLE_INLINE void prefetch(std::int64_t c, int ahead) const {
     const std::uint8_t* q = p + ahead * kSegment * Bytes + (c / 2 + rows_to_skip(ahead, left)) * stride;
-    for (int line = 0; line < Bytes; ++line) __builtin_prefetch(q + (c % 2 * Bytes + line) * 64);
+    for (int line = 0; line < Bytes; ++line) __builtin_prefetch(q + (c % 2 * Bytes + line) * 64 + 63);
   }
 
  private:
@@ -132,7 +133,8 @@ struct RowDecoder<WeightFormat::nvfp4> {
   // A row's codes with each of the first sixteen chunks, its scales with the others.
   NIBBLE_INLINE void prefetch(std::int64_t c, int ahead) const {
     const std::int64_t row = c % kPanelRows + rows_to_skip(ahead, left);
-    __builtin_prefetch(c < kPanelRows ? p + ahead * kCodes + row * stride : s + ahead * kBlocks + row * (stride / 8));
+    __builtin_prefetch(c < kPanelRows ? p + (ahead + 1) * kCodes - 1 + row * stride
+                                      : s + (ahead + 1) * kBlocks - 1 + row * (stride / 8));
   }
 
  private:
