@@ -47,10 +47,12 @@ struct DeviceInfo {
   std::uint64_t memory = 0;  // bytes, all and free
   std::uint64_t free_memory = 0;
   Fusions fusions;           // fused ops that it has
+  bool packing = true;       // false: weights stay where their file is mapped
 };
 
 struct MemoryPlan {
   std::uint64_t weights = 0, constants = 0, kv = 0, delta = 0, scratch = 0, counts = 0;
+  std::uint64_t mapped = 0;   // of files, read in place: the system's cache holds them, in no arena and not in total()
   std::uint64_t loading = 0;  // beside the arenas while weights are on their way, freed when loading ends
   std::uint64_t total() const { return weights + constants + kv + delta + scratch + counts; }
   std::uint64_t peak() const { return total() + loading; }
@@ -82,7 +84,8 @@ class Backend {
   // What prepare() will allocate. Throws nothing about free memory: the loader compares.
   virtual MemoryPlan plan(const ModelSpec& spec, const StateSizes& sizes) const = 0;
 
-  // Allocates every arena, packs each weight once (and drops its owner), compiles the programs.
+  // Allocates every arena, packs each weight once (and drops its owner; keeps that of one that stays in place),
+  // compiles the programs.
   // After it returns nothing is allocated, packed or converted. `loaded(bytes)` is told of progress
   // and returns false to cancel: Error(cancelled).
   virtual void prepare(ModelSpec spec, const StateSizes& sizes,
@@ -120,7 +123,8 @@ struct BackendOptions {
   bool graphs = true;        // CUDA: run programs through captured graphs
   std::string arch_path;     // CUDA: "sm70", "sm90", "sm120"; empty = the card's own
   std::optional<bool> fused_pack;  // whether to have the ops that pack what they make; empty = CPU yes, CUDA no
-  std::string profile;     // CPU: its own arithmetic, f32 or bf16; empty = f32
+  std::string profile;             // CPU: its own arithmetic, f32 or bf16; empty = f32
+  bool packing = true;             // CPU: false leaves weights where their file is mapped
 };
 
 struct BackendEntry {

@@ -158,6 +158,10 @@ void ModelArgs::add_device(CLI::App& app) {
   profile_flag_ = add_choice(app, "--profile", profile, {"f32", "bf16"},
                              "CPU: float32 throughout, or bf16 in linear layers (faster where the processor has a unit for it)")
                       ->group(group);
+  packing_flag_ = add_choice(app, "--packing", packing, {"on", "off"},
+                             "CPU: copy weights into an image for the kernels, or read them from the mapped file (sooner "
+                             "first token, slower after it, same bits)")
+                      ->group(group);
   arch_path_flag_ =
       not_empty(app.add_option(
                     "--arch-path", arch_path,
@@ -209,6 +213,9 @@ Device ModelArgs::device() const {
   set(kernels_flag_, "kernels", device.kernels, kernels);
   set(profile_flag_, "profile", device.profile, profile);
   set(arch_path_flag_, "arch-path", device.arch_path, arch_path);
+  std::string said = device.packing ? "on" : "off";
+  set(packing_flag_, "packing", said, packing);
+  device.packing = said == "on";
   return device;
 }
 

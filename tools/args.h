@@ -37,13 +37,13 @@ struct OutputArgs {
 
 // Where the model is and how it is loaded.
 struct ModelArgs {
-  std::string path, on, kernels, arch_path, profile, activations = "a16";
+  std::string path, on, kernels, arch_path, profile, packing = "on", activations = "a16";
   int threads = 0, step_tokens = 2048, max_sequences = 1;
   std::int64_t kv_tokens = 8192;
   OutputArgs output;
 
   void add_path(CLI::App& app);
-  void add_device(CLI::App& app);  // --device, --threads, --kernels, --activations and the rest
+  void add_device(CLI::App& app);  // --device, --threads, --kernels, --packing, --activations and the rest
   void add_sizes(CLI::App& app);   // --kv-tokens, --step-tokens
   void add_step_tokens(CLI::App& app);
   Device device() const;
@@ -51,7 +51,7 @@ struct ModelArgs {
 
  private:
   const CLI::Option *threads_flag_ = nullptr, *kernels_flag_ = nullptr, *arch_path_flag_ = nullptr,
-                     *profile_flag_ = nullptr;
+                     *profile_flag_ = nullptr, *packing_flag_ = nullptr;
 };
 
 struct SamplingArgs {

@@ -4,6 +4,7 @@
 
 #include "core/base/json.h"
 #include "nibble/version.h"
+#include "tools/load.h"
 #include "tools/table.h"
 #include "tools/units.h"
 
@@ -37,9 +38,9 @@ std::string BenchReport::markdown() const {
   std::string out = fmt::format(
       "nibble {}: {}, {}\n"
       "device: {} ({}), kernels {}, {} threads, profile {}, activations {}\n"
-      "weights: {} in all, {} ({} parameters) read by a decode step\n",
+      "weights: {}, {} ({} parameters) read by a decode step\n",
       version(), model, info.architecture, info.backend, info.device, info.kernels, info.threads,
-      info.profile, info.activations, format_bytes(info.weight_bytes),
+      info.profile, info.activations, weights_text(info),
       format_bytes(step_bytes(info)),
       format_count(static_cast<std::uint64_t>(info.body.parameters + info.head.parameters)));
   if (has_roof) {
@@ -89,7 +90,9 @@ std::string BenchReport::json() const {
                       {"threads", info.threads},
                       {"profile", info.profile},
                       {"activations", info.activations},
+                      {"packing", info.packing},
                       {"weight_bytes", info.weight_bytes},
+                      {"mapped_bytes", info.mapped_bytes},
                       {"step_weight_bytes", step_bytes(info)},
                       {"body_parameters", info.body.parameters},
                       {"head_parameters", info.head.parameters},
@@ -126,7 +129,9 @@ std::string BenchReport::csv() const {
                {"profile"},
                {"threads"},
                {"activations"},
+               {"packing"},
                {"weight_bytes"},
+               {"mapped_bytes"},
                {"step_weight_bytes"},
                {"test"},
                {"kind"},
@@ -142,7 +147,8 @@ std::string BenchReport::csv() const {
                {"roof_part"}});
   for (const BenchResult& r : results) {
     table.add({model, info.backend, info.device, info.kernels, info.profile, std::to_string(info.threads),
-               info.activations, std::to_string(info.weight_bytes),
+               info.activations, info.packing ? "on" : "off", std::to_string(info.weight_bytes),
+               std::to_string(info.mapped_bytes),
                std::to_string(step_bytes(info)), r.what.name(), is_decode(r) ? "decode" : "prefill",
                std::to_string(r.what.tokens), std::to_string(r.what.depth),
                std::to_string(r.what.batch), fmt::format("{:.6g}", r.mean),

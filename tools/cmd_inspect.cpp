@@ -110,13 +110,14 @@ std::string memory_table(const ModelInfo& info) {
   const auto add = [&](const char* name, std::uint64_t bytes) {
     table.add({name, format_bytes(bytes), std::to_string(bytes)});
   };
-  add("weights", info.weight_bytes);
+  add(info.packing ? "weights" : "weights that are packed, scales", info.weight_bytes);
   add("constants (norms, decays)", info.constant_bytes);
   add("KV cache", info.kv_bytes);
   add("delta and conv state", info.delta_bytes);
   add("token counts (penalty)", info.count_bytes);
   add("scratch (largest program)", info.scratch_bytes);
   add("all", info.total_bytes());
+  if (!info.packing) add("weights read in mapped files, beside", info.mapped_bytes);
   add("peak while loading", info.total_bytes() + info.loading_bytes);
   std::string out = table.aligned();
   if (info.programs.empty()) return out;

@@ -113,10 +113,15 @@ Loaded load_with(Console& console, const LoadOptions& options,
   console.detail(fmt::format(
       "{}: {} on {} ({}), {} threads, kernels {}, profile {}, activations {}, loaded in {}, memory {} "
       "(at most {} while loading)",
-      info.architecture, format_bytes(info.weight_bytes), info.backend, info.device, info.threads,
+      info.architecture, weights_text(info), info.backend, info.device, info.threads,
       info.kernels, info.profile, info.activations, format_seconds(seconds),
       format_bytes(info.total_bytes()), format_bytes(info.total_bytes() + info.loading_bytes)));
   return {*std::move(model), seconds};
+}
+
+std::string weights_text(const ModelInfo& info) {
+  const std::string packed = format_bytes(info.weight_bytes) + " packed";
+  return info.packing ? packed : format_bytes(info.mapped_bytes) + " read in mapped files, " + packed;
 }
 
 const Tokenizer& tokenizer_of(const Model& model) {

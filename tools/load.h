@@ -24,6 +24,9 @@ Loaded load_model(Console& console, const ModelArgs& args);
 Loaded load_with(Console& console, const LoadOptions& how,
                  const std::function<Model(const LoadOptions&)>& load);
 
+// How many bytes are packed, how many stay in mapped files: "1.68 GiB packed".
+std::string weights_text(const ModelInfo& info);
+
 // Throws Failure(kBadModel) for a model without one.
 const Tokenizer& tokenizer_of(const Model& model);
 

@@ -59,7 +59,9 @@ Json::Object RunReport::json() const {
                                          {"profile", info.profile},
                                          {"activations", info.activations},
                                          {"threads", info.threads},
-                                         {"weight_bytes", info.weight_bytes}});
+                                         {"packing", info.packing},
+                                         {"weight_bytes", info.weight_bytes},
+                                         {"mapped_bytes", info.mapped_bytes}});
   return out;
 }
 
@@ -73,14 +75,14 @@ std::string RunReport::text() const {
   const ModelInfo& info = loaded_.model.info();
   const StepStats stats = loaded_.model.stats();
   std::string out = fmt::format(
-      "model      {}, {} of weights, loaded in {}\n"
+      "model      {}, weights {}, loaded in {}\n"
       "device     {} ({}), {}kernels {}, profile {}, activations {}\n"
       "prompt     {} tokens in {}, {} tokens/s\n"
       "new        {} tokens, {} after the first, {} tokens/s\n"
       "stop       {}\n"
       "seed       {}\n"
       "steps      {} with {} launches, {} arena allocations inside\n",
-      info.architecture, format_bytes(info.weight_bytes), format_seconds(loaded_.seconds),
+      info.architecture, weights_text(info), format_seconds(loaded_.seconds),
       info.backend, info.device, info.threads > 0 ? fmt::format("{} threads, ", info.threads) : "",
       info.kernels, info.profile, info.activations, prompt_tokens_,
       format_seconds(prompt_seconds()), format_rate(prompt_rate()), tokens_.size(),

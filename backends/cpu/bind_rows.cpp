@@ -208,14 +208,14 @@ std::pair<std::string, std::string> implementation(const Loaded& l, const Op& op
   std::string kind = std::string(linear != nullptr ? "linear " : "grouped linear ") + weight_format_name(w.format);
   if (x.kind != Kind::none) kind += std::string(" x ") + activation_format_name(x.kind);
   const bool fp8_unit = linear != nullptr && linear->fp8_unit && l.profile == Profile::sm90;
-  if (l.profile == Profile::bf16) {
-    return {kind, "bf16 in panels of " + std::to_string(kPanelRows) + ", " + kernels_name(l.kernels)};
-  }
-  const char* const how = l.profile == Profile::f32          ? "panels of "
-                          : uses_fp4(l.profile, w.format, x) ? "block-scaled fused sums in panels of "
-                          : fp8_unit                         ? "FP8 fused sums in panels of "
-                                                             : "fused sums in panels of ";
-  return {kind, how + std::to_string(kPanelRows) + ", " + isa};
+  const std::string where = w.layout == Layout::rows ? "rows of the mapped file, " : "panels of ";
+  const char* const how = l.profile == Profile::f32          ? ""
+                          : l.profile == Profile::bf16       ? "bf16 in "
+                          : uses_fp4(l.profile, w.format, x) ? "block-scaled fused sums in "
+                          : fp8_unit                         ? "FP8 fused sums in "
+                                                             : "fused sums in ";
+  return {kind, how + where + std::to_string(kPanelRows) + (w.layout == Layout::rows ? " at a time, " : ", ") +
+                    kernels_name(l.kernels)};
 }
 
 }  // namespace nibble::cpu

@@ -88,6 +88,7 @@ CpuBackend::CpuBackend(const BackendOptions& options)
     device_.operand = operand_type(profile_);
   }
   if (options.fused_pack.value_or(true)) device_.fusions = Fusions::all();
+  device_.packing = options.packing;
   device_.threads = parallel_.threads();
   device_.memory = memory.total;
   device_.free_memory = memory.available;

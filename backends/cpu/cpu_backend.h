@@ -45,6 +45,8 @@ class CpuBackend final : public Backend {
   Loaded& loaded(const char* who) const;
   Loaded& loaded(const char* who, std::int32_t slot) const;
 
+  Layout layout_of(const Weight& weight) const;
+
   Profile profile_;
   Kernels kernels_;
   mutable Parallel parallel_;

@@ -48,18 +48,28 @@ void expect_finite(Loaded& l, const Weight& w) {
   if (bad) check_finite(w);
 }
 
-void place_weights(Loaded& l, ModelSpec& spec, Carver& carver,
+void place_weights(Loaded& l, ModelSpec& spec, Carver& carver, const std::function<Layout(const Weight&)>& layout_of,
                    const std::function<bool(std::uint64_t)>& loaded) {
   std::uint64_t done = 0;
+  // The disk reads what is mapped while the check below waits for the first of it; more than fits would come in vain.
+  const MachineMemory machine = machine_memory();
+  std::uint64_t ahead = 0;
+  for (const Weight& w : spec.weights) {
+    if (layout_of(w) != Layout::rows || (ahead += w.bytes()) > machine.available) continue;
+    read_ahead(w.codes);
+    read_ahead(w.block_scales);
+  }
   const NibbleOrder order = nibble_order(l.isa);
   const WeightOperand operand = weight_operand(l.profile);
   for (Weight& from : spec.weights) {
     Weight w = std::move(from);  // dropped, with its owner, at the end of the round
     const bool from_file = !w.materialize;
     if (!from_file && w.codes.empty()) w.materialize(w);
-    std::byte* const arena = carver.take(packed_bytes(w, operand));
+    const Layout layout = layout_of(w);
+    std::byte* const arena = carver.take(packed_bytes(w, operand, layout));
     if (from_file) expect_finite(l, w);
-    l.weights.push_back(pack(w, arena, l.parallel, order, operand));
+    l.weights.push_back(pack(w, arena, l.parallel, order, operand, layout));
+    if (layout == Layout::rows && (l.files.empty() || l.files.back() != w.owner)) l.files.push_back(w.owner);
     done += w.bytes();
     if (loaded && !loaded(done)) {
       throw Error(ErrorCode::cancelled, "[cpu] loading was cancelled at weight " + w.name);
@@ -141,13 +151,24 @@ Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int thr
   return w;
 }
 
+Layout CpuBackend::layout_of(const Weight& weight) const {
+  return !device_.packing && usable_in_place(weight, weight_operand(profile_)) ? Layout::rows : Layout::panels;
+}
+
 MemoryPlan CpuBackend::plan(const ModelSpec& spec, const StateSizes& sizes) const {
   check_sizes(sizes);
   MemoryPlan plan;
   for (const Weight& w : spec.weights) {
-    plan.weights += round64(packed_bytes(w, weight_operand(profile_)));
+    const Layout layout = layout_of(w);
+    plan.weights += round64(packed_bytes(w, weight_operand(profile_), layout));
+    if (layout == Layout::rows) plan.mapped += w.codes.size() + w.block_scales.size();
     // A file's pages can be dropped, invented weights cannot until they are packed.
     if (w.materialize) plan.loading = std::max(plan.loading, w.bytes() + w.making_bytes);
+  }
+  if (!device_.packing && plan.mapped == 0 && !spec.weights.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                "[cpu] packing: expected on, as no weight of this model lies in a file as profile " + device_.profile +
+                    " reads it (weights are invented, re-encoded or of another type), found \"off\"");
   }
   for (const Constant& c : spec.constants) plan.constants += round64(elements(c) * sizeof(float));
   plan.kv = round64(KvArena::bytes(spec.state, sizes));
@@ -195,7 +216,7 @@ void CpuBackend::prepare(ModelSpec spec, const StateSizes& sizes,
 
   Carver carver(l->weight_block.data());
   place_constants(*l, spec, carver);
-  place_weights(*l, spec, carver, loaded);
+  place_weights(*l, spec, carver, [this](const Weight& w) { return layout_of(w); }, loaded);
 
   l->programs = std::move(spec.programs);
   std::vector<std::pair<std::string, std::string>> kernels;

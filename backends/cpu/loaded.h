@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +63,7 @@ struct Loaded {
   std::vector<Program> programs;  // bound ops point into it
   Block weight_block, state_block, scratch_block;
   std::vector<PackedWeight> weights;
+  std::vector<std::shared_ptr<const void>> files;  // keep the bytes of those that stay in place
   std::vector<ConstantView> constants;
   TokenCounts counts;
   DeltaArena delta{{}, {}, {}};

@@ -74,6 +74,13 @@ void Block::touch() {
   }
 }
 
+void read_ahead(Bytes bytes) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / kPage * kPage;
+  const auto end = reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size();
+  // A hint: where it is refused, pages come when they are read.
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
+}
+
 MachineMemory machine_memory() {
   MachineMemory memory;
   std::ifstream in("/proc/meminfo");

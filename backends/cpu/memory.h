@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "core/base/bytes.h"
+
 namespace nibble::cpu {
 
 // One anonymous mapping, zero at first, aligned to a huge page so that the kernel may use them.
@@ -53,5 +55,8 @@ struct MachineMemory {
   std::uint64_t total = 0, available = 0;  // bytes; the container's limit where that is lower
 };
 MachineMemory machine_memory();
+
+// Tells the system that these bytes of a mapped file will be read soon: it may read ahead, in the background.
+void read_ahead(Bytes bytes);
 
 }  // namespace nibble::cpu

@@ -8,6 +8,7 @@
 #include "backends/cpu/ops/pack.h"
 #include "backends/launch_times.h"
 #include "core/checkpoint/activation_kind.h"
+#include "nibble/error.h"
 
 namespace nibble::cpu {
 namespace {
@@ -35,10 +36,18 @@ std::vector<float> values(std::int64_t count, float seed) {
   return x;
 }
 
+// Nothing here reads weights: whoever asks for them in place expects something else to be measured.
+const PackBenchOptions& with_packing(const BackendOptions& options, const PackBenchOptions& how) {
+  if (!options.packing) {
+    throw Error(ErrorCode::invalid_argument, "[cpu] packing: expected on where no weight is read, found \"off\"");
+  }
+  return how;
+}
+
 class Runner {
  public:
   Runner(const BackendOptions& options, const PackBenchOptions& how)
-      : how_(how),
+      : how_(with_packing(options, how)),
         device_(CpuBackend(options).device()),
         profile_(profile_from_names(options.profile, options.mirror)),
         isa_(kernels_from_name(options.kernels, profile_ == Profile::bf16).isa),

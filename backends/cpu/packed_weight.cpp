@@ -45,11 +45,11 @@ WeightFormat packed_format(WeightFormat f, WeightOperand operand) {
 }
 
 struct Sizes {
-  std::int64_t panels = 0, panel_bytes = 0;
+  std::int64_t panels = 0, panel_bytes = 0;  // of the image
   std::uint64_t alpha_at = 0, block_at = 0, block_count = 0, total = 0;
 };
 
-Sizes sizes_of(const Weight& w, WeightOperand operand) {
+Sizes sizes_of(const Weight& w, WeightOperand operand, Layout layout) {
   if (w.rows <= 0 || w.cols <= 0 || w.rows > kMaxDim || w.cols > kMaxDim) {
     fail(ErrorCode::bad_file, w,
          "expected a matrix of 1 to 2^31 rows and columns, found [" + std::to_string(w.rows) +
@@ -93,7 +93,7 @@ Sizes sizes_of(const Weight& w, WeightOperand operand) {
       checked_mul(static_cast<std::uint64_t>(s.panels), static_cast<std::uint64_t>(s.panel_bytes));
   if (!codes || *codes >> 62 != 0)
     fail(ErrorCode::bad_file, w, "its packed size exceeds 2^62 bytes");
-  s.alpha_at = *codes;
+  s.alpha_at = layout == Layout::rows ? 0 : *codes;
   s.block_at =
       s.alpha_at + aligned(static_cast<std::uint64_t>(s.panels) * kPanelRows * sizeof(float));
   if (w.scale_layout == ScaleLayout::block128) s.block_count = static_cast<std::uint64_t>(blocks);
@@ -204,8 +204,15 @@ NibbleOrder nibble_order(Isa isa) {
   return isa == Isa::avx512 ? NibbleOrder::words : NibbleOrder::bytes;
 }
 
-std::uint64_t packed_bytes(const Weight& weight, WeightOperand operand) {
-  return sizes_of(weight, operand).total;
+bool usable_in_place(const Weight& weight, WeightOperand operand) {
+  if (weight.materialize) return false;
+  // f16 rows get exponents of their own, even those that were f16
+  return !is_plain(weight.format) || operand == WeightOperand::stored ||
+         (operand == WeightOperand::bf16 && weight.format == WeightFormat::bf16);
+}
+
+std::uint64_t packed_bytes(const Weight& weight, WeightOperand operand, Layout layout) {
+  return sizes_of(weight, operand, layout).total;
 }
 
 void expect_sizes(const Weight& weight) {
@@ -222,15 +229,19 @@ void expect_sizes(const Weight& weight) {
 }
 
 PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, NibbleOrder order,
-                  WeightOperand operand) {
-  const Sizes s = sizes_of(weight, operand);
+                  WeightOperand operand, Layout layout) {
+  const Sizes s = sizes_of(weight, operand, layout);
   if (reinterpret_cast<std::uintptr_t>(arena) % kAlign != 0) {
     fail(ErrorCode::internal, weight, "expected an arena aligned to 64 bytes");
   }
   expect_sizes(weight);
+  if (layout == Layout::rows && !usable_in_place(weight, operand)) {
+    fail(ErrorCode::internal, weight, "expected a weight that can be used in place");
+  }
 
   PackedWeight p;
   p.format = packed_format(weight.format, operand);
+  p.layout = layout;
   p.order = order;
   p.rows = weight.rows;
   p.cols = weight.cols;
@@ -253,6 +264,12 @@ PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, Ni
     auto* block = reinterpret_cast<float*>(arena + s.block_at);
     std::copy(weight.scales.begin(), weight.scales.end(), block);
     p.block = block;
+  }
+  if (layout == Layout::rows) {
+    p.codes = weight.codes.data();
+    p.block_scales = weight.block_scales.data();
+    p.panel_bytes = static_cast<std::int64_t>(weight.codes.size()) / weight.rows * kPanelRows;
+    return p;
   }
   parallel(s.panels, std::max<std::int64_t>(1, 65536 / (weight.cols * kPanelRows)),
            [&](std::int64_t begin, std::int64_t end) {

@@ -1,12 +1,15 @@
 // packed_weight.h: the one image of a weight in memory. Linear, Embed and a tied head read the
 // same.
 //
-// Rows are cut into panels of 16 (the last one padded with zeros), so that a vector holds one k of
+// Layout::panels: rows are cut into panels of 16 (the last one padded with zeros), so that a vector holds one k of
 // sixteen outputs and k is walked in ascending order. Every panel starts at a multiple of 64 bytes.
 //   f32, f16, bf16, fp8   k-steps of 16 elements, row order
 //   nvfp4                 groups of 64 k: 64 e4m3 scale bytes (16-k block major, 16 rows each),
 //   then 16
 //                         chunks of 32 bytes; a chunk holds 4 k-steps of 16 codes (nibble_at)
+// Layout::rows: the bytes of the weight itself, where they are (a mapped file); they may be unaligned. The arena
+// holds alpha and block only. Bits of ops do not depend on the layout.
+//
 // Formats stay what they are, but for the mirror of a 16-bit profile: its matrix units take unquantised
 // weights in one 16-bit format (WeightOperand), which Linear and Embed read both.
 #pragma once
@@ -43,12 +46,16 @@ NIBBLE_HD constexpr int nibble_at(NibbleOrder order, int j, int r) {
 //   f16    rows of h * 2^e (core/numerics/row_scale.h); alpha takes the 2^e
 enum class WeightOperand : std::uint8_t { stored, bf16, f16 };
 
+enum class Layout : std::uint8_t { panels, rows };
+
 struct PackedWeight {
   WeightFormat format = WeightFormat::f32;  // of the codes here
-  NibbleOrder order = NibbleOrder::bytes;
+  Layout layout = Layout::panels;
+  NibbleOrder order = NibbleOrder::bytes;  // of Layout::panels
   std::int64_t rows = 0, cols = 0;
-  std::int64_t panels = 0, panel_bytes = 0;
-  const std::byte* codes = nullptr;  // [panels, panel_bytes]
+  std::int64_t panels = 0, panel_bytes = 0;    // Layout::rows: 16 rows, which the last panel may lack
+  const std::byte* codes = nullptr;            // [panels, panel_bytes]; Layout::rows: Weight::codes
+  const std::byte* block_scales = nullptr;     // Layout::rows: Weight::block_scales
   const float* alpha = nullptr;      // [panels * 16]: tensor or row scale, 1 for none and block128;
                                      // WeightOperand::f16: times 2^e
   const float* block = nullptr;      // block128: [ceil(rows / 128), ceil(cols / 128)], else null
@@ -57,17 +64,21 @@ struct PackedWeight {
 
 NibbleOrder nibble_order(Isa isa);
 
+// Whether Layout::rows can serve: the bytes are those of a file, and the operand's.
+bool usable_in_place(const Weight& weight, WeightOperand operand = WeightOperand::stored);
+
 // Bytes of the arena that pack() fills. Throws Error(unsupported / bad_file) for a weight whose
 // shape, format and scales do not fit together; looks at the shape only, so codes may be absent
 // still.
-std::uint64_t packed_bytes(const Weight& weight, WeightOperand operand = WeightOperand::stored);
+std::uint64_t packed_bytes(const Weight& weight, WeightOperand operand = WeightOperand::stored,
+                           Layout layout = Layout::panels);
 
 // Throws Error(bad_file) for codes or block scales whose bytes do not fill the shape.
 void expect_sizes(const Weight& weight);
 
-// `arena` is aligned to 64 bytes and holds packed_bytes(weight, operand). The weight is not needed
-// afterwards.
+// `arena` is aligned to 64 bytes and holds packed_bytes(weight, operand, layout). The weight is not needed
+// afterwards, but for the bytes of one that stays in place (Layout::rows).
 PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, NibbleOrder order,
-                  WeightOperand operand = WeightOperand::stored);
+                  WeightOperand operand = WeightOperand::stored, Layout layout = Layout::panels);
 
 }  // namespace nibble::cpu

@@ -118,6 +118,10 @@ CudaBackend::CudaBackend(const BackendOptions& options)
                                                  ": expected none (only the CPU has them), found " +
                                                  in_quotes(value));
   }
+  if (!options.packing) {
+    throw Error(ErrorCode::invalid_argument,
+                "[cuda] packing: expected on (a card reads weights from its own memory), found \"off\"");
+  }
   const CardInfo card = use_card(index_);
   multiprocessors_ = card.multiprocessors;
   device_.backend = "cuda";

@@ -166,7 +166,8 @@ const BackendEntry& backend_for(const Device& on) {
 }
 
 BackendOptions backend_options(const Device& on) {
-  return {on.threads, on.kernels, on.mirror, on.index, on.graphs, on.arch_path, on.fused_pack, on.profile};
+  return {on.threads,   on.kernels,    on.mirror,  on.index,  on.graphs,
+          on.arch_path, on.fused_pack, on.profile, on.packing};
 }
 
 std::string human_bytes(std::uint64_t bytes) {
@@ -233,7 +234,9 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
   d.info.profile = device.profile;
   d.info.threads = device.threads;
   d.info.activations = activations_name(how.activations);
+  d.info.packing = device.packing;
   d.info.weight_bytes = d.memory.weights;
+  d.info.mapped_bytes = d.memory.mapped;
   d.info.constant_bytes = d.memory.constants;
   d.info.kv_bytes = d.memory.kv;
   d.info.delta_bytes = d.memory.delta;

@@ -55,6 +55,17 @@ TEST_F(CudaModel, A8IsRefusedWhereTheFp8UnitIsTheProfiles) {
   EXPECT_EQ(complaint("cuda:arch-path=sm120"), "");
 }
 
+// A card reads weights from its own memory only.
+TEST_F(CudaModel, WeightsCannotStayInTheirFiles) {
+  try {
+    Model::inspect(checkpoint(), nullptr, Device::parse("cuda:packing=off"));
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::invalid_argument);
+    EXPECT_NE(std::string(e.what()).find("packing: expected on"), std::string::npos) << e.what();
+  }
+}
+
 // Another model prefills and copies run while it answers.
 TEST_F(CudaModel, OtherWorkOnTheCardChangesNoBit) {
   const auto prompt = some_tokens(300);

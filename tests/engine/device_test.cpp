@@ -27,6 +27,8 @@ TEST(Device, ParsesItsForms) {
 
   d = Device::parse("cpu:kernels=portable");
   EXPECT_EQ(d.kernels, "portable");
+  EXPECT_TRUE(d.packing);
+  EXPECT_FALSE(Device::parse("cpu:packing=off").packing);
   d = Device::parse("cuda:1,arch-path=sm70");
   EXPECT_EQ(d.index, 1);
   EXPECT_EQ(d.arch_path, "sm70");
@@ -40,11 +42,12 @@ TEST(Device, TextIsWhatParseTakes) {
   for (const char* text : {"cpu", "cuda", "cuda:1", "cpu:mirror=sm90", "cpu:mirror=sm90,threads=2",
                            "cpu:mirror=sm90,threads=2,kernels=avx2", "cpu:kernels=portable",
                            "cuda:2,threads=3", "cuda:arch-path=sm120", "cuda:1,arch-path=sm70,graphs=off",
-                           "cpu:fused-pack=off", "cuda:1,graphs=off,fused-pack=on"}) {
+                           "cpu:fused-pack=off", "cpu:packing=off,kernels=avx2", "cuda:1,graphs=off,fused-pack=on"}) {
     EXPECT_EQ(Device::parse(text).text(), text);
   }
   EXPECT_EQ(Device::parse("cpu:threads=0").text(), "cpu");
   EXPECT_EQ(Device::parse("cuda:0").text(), "cuda");
+  EXPECT_EQ(Device::parse("cpu:packing=on").text(), "cpu");
 }
 
 TEST(Device, RefusesOtherForms) {
@@ -53,6 +56,7 @@ TEST(Device, RefusesOtherForms) {
                            "cpu:=sm90", "cpu:threads=x", "cpu:threads=-2",
                            "cpu:threads=2,", "cpu:,threads=2", "cpu:threads=2,,mirror=sm90",
                            "cpu:colour=blue", "cpu:fused-pack", "cpu:fused-pack=", "cpu:fused-pack=yes",
+                           "cpu:packing", "cpu:packing=", "cpu:packing=no", "cpu:packing=off,packing=off",
                            "cpu:threads= 2", "cuda:+1", "cpu:threads=2=3"}) {
     try {
       Device::parse(text);

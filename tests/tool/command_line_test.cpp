@@ -134,6 +134,10 @@ TEST(CommandLine, WrongOnesSayWhatWasExpectedAndFound) {
       {{"inspect", model, "--device", "cpu:kernels=portable", "--kernels", "avx2"},
        "--kernels: expected portable",
        "found avx2"},
+      {{"inspect", model, "--device", "cpu:packing=off", "--packing", "on"}, "--packing: expected off", "found on"},
+      {{"generate", model, "--packing", "yes"}, "--packing: expected one of on, off", "found \"yes\""},
+      {{"bench", "--synthetic", "tiny", "--device", "cpu", "--packing", "off"}, "packing: expected on", "found \"off\""},
+      {{"bench", "ops", "--op", "pack", "--device", "cpu:packing=off"}, "packing: expected on", "found \"off\""},
       {{"inspect", model, "--device", "cuda:arch-path=sm70", "--arch-path", "sm90"},
        "--arch-path: expected sm70",
        "found sm90"},
@@ -235,6 +239,27 @@ TEST(CommandLine, WhatIsSaidTwiceAlikeIsTaken) {
   const Json info = parse_json(run.out);
   EXPECT_EQ(info.find("threads")->as_int(), 2);
   EXPECT_EQ(info.find("kernels")->as_string(), "portable");
+}
+
+TEST(CommandLine, SaysWhatIsMappedAndWhatIsPacked) {
+  const auto inspected = [](const char* packing) {
+    const ToolRun run = run_tool({"inspect", model_path(), "--device", "cpu", "--packing", packing, "--json"});
+    EXPECT_EQ(run.code, 0) << run.err;
+    return parse_json(run.out);
+  };
+  const Json on = inspected("on"), off = inspected("off");
+  EXPECT_TRUE(on.find("packing")->as_bool());
+  EXPECT_FALSE(off.find("packing")->as_bool());
+  EXPECT_EQ(on.find("mapped_bytes")->as_int(), 0);
+  EXPECT_GT(off.find("mapped_bytes")->as_int(), 4'000'000);
+  EXPECT_LT(off.find("weight_bytes")->as_int(), on.find("weight_bytes")->as_int() / 20);
+  const ToolRun memory = run_tool({"inspect", model_path(), "--device", "cpu:packing=off", "--memory"});
+  EXPECT_NE(memory.out.find("weights read in mapped files, beside"), std::string::npos) << memory.out;
+  const ToolRun stats = run_tool({"generate", model_path(), "-p", "a", "-n", "1", "--device", "cpu", "--packing", "off", "--stats"});
+  EXPECT_NE(stats.err.find(" read in mapped files, "), std::string::npos) << stats.err;
+  const ToolRun bench = run_tool({"bench", model_path(), "--device", "cpu", "--packing", "off", "-p", "4", "-n", "0", "-d", "0",
+                                  "-b", "1", "-r", "1", "--no-roof"});
+  EXPECT_NE(bench.out.find(" read in mapped files, "), std::string::npos) << bench.out << bench.err;
 }
 
 TEST(CommandLine, LongArgumentsAreShortened) {

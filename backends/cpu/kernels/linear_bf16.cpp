@@ -8,6 +8,7 @@
 #include "backends/cpu/kernels/bf16_sums.h"
 #include "backends/cpu/kernels/flush_mode.h"
 #include "backends/cpu/kernels/panel_block.h"
+#include "backends/cpu/kernels/row_decode.h"
 
 namespace nibble::cpu::NIBBLE_ISA {
 namespace {
@@ -97,10 +98,10 @@ void open(const PackedWeight& w, std::int64_t panel, std::int64_t k0, std::int64
 }
 
 // One decoder, four blocks of one panel; `Together` of them at a time, since a chain's fma waits for the one before.
-template <WeightFormat F, int Rows>
+template <class AnyDecoder, int Rows>
 __attribute__((noinline)) void few_chains(const Bf16Block& b, const std::byte* panel, std::int64_t k0, float* totals) {
   constexpr int kTogether = Rows == 1 ? 4 : Rows == 2 ? 2 : 1;
-  Decoder<F> decoder;
+  AnyDecoder decoder;
   decoder.open(*b.linear.weight, panel, k0, kSegment);
   for (int first = 0; first < kSegment / kBlock; first += kTogether) {
     F32x16 even[kTogether][Rows], odd[kTogether][Rows];
@@ -131,17 +132,17 @@ __attribute__((noinline)) void few_chains(const Bf16Block& b, const std::byte* p
   }
 }
 
-template <WeightFormat F>
+template <class AnyDecoder>
 void few_segment(const Bf16Block& b, const std::byte* panel, std::int64_t k0, float* totals) {
   switch (b.linear.rows) {
     case 1:
-      return few_chains<F, 1>(b, panel, k0, totals);
+      return few_chains<AnyDecoder, 1>(b, panel, k0, totals);
     case 2:
-      return few_chains<F, 2>(b, panel, k0, totals);
+      return few_chains<AnyDecoder, 2>(b, panel, k0, totals);
     case 3:
-      return few_chains<F, 3>(b, panel, k0, totals);
+      return few_chains<AnyDecoder, 3>(b, panel, k0, totals);
     default:
-      return few_chains<F, 4>(b, panel, k0, totals);
+      return few_chains<AnyDecoder, 4>(b, panel, k0, totals);
   }
 }
 
@@ -152,13 +153,19 @@ bool streams(const PackedWeight& w) {
          (w.format == WeightFormat::bf16 && kModeFlushesOperands);
 }
 
+template <template <WeightFormat> class AnyDecoder>
+void few_stream(const Bf16Block& b, std::int64_t panel, std::int64_t k0, float* totals) {
+  const PackedWeight& w = *b.linear.weight;
+  const std::byte* const codes = w.codes + panel * w.panel_bytes;
+  if (w.format == WeightFormat::nvfp4) return few_segment<AnyDecoder<WeightFormat::nvfp4>>(b, codes, k0, totals);
+  if (w.format == WeightFormat::bf16) return few_segment<AnyDecoder<WeightFormat::bf16>>(b, codes, k0, totals);
+  return few_segment<AnyDecoder<WeightFormat::fp8_e4m3>>(b, codes, k0, totals);
+}
+
 void few_any(const Bf16Block& b, std::int64_t panel, std::int64_t k0, std::int64_t count, float* totals) {
   const PackedWeight& w = *b.linear.weight;
   if (count == kSegment && streams(w)) {
-    const std::byte* const codes = w.codes + panel * w.panel_bytes;
-    if (w.format == WeightFormat::nvfp4) return few_segment<WeightFormat::nvfp4>(b, codes, k0, totals);
-    if (w.format == WeightFormat::bf16) return few_segment<WeightFormat::bf16>(b, codes, k0, totals);
-    return few_segment<WeightFormat::fp8_e4m3>(b, codes, k0, totals);
+    return w.layout == Layout::rows ? few_stream<RowDecoder>(b, panel, k0, totals) : few_stream<Decoder>(b, panel, k0, totals);
   }
   alignas(64) float weights[kBlockFloats];
   open(w, panel, k0, count, weights);

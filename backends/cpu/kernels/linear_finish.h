@@ -8,6 +8,7 @@
 namespace nibble::cpu::NIBBLE_ISA {
 
 void few_rows(const LinearBlock& block, std::int64_t panel_begin, std::int64_t panel_end);
+void few_rows_in_place(const LinearBlock& block, std::int64_t panel_begin, std::int64_t panel_end);
 void many_rows(const LinearBlock& block, std::int64_t panel_begin, std::int64_t panel_end);
 
 NIBBLE_INLINE F32x16 add_segment(const LinearBlock& b, std::int64_t panel, std::int64_t segment,

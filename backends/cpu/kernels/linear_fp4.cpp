@@ -8,7 +8,7 @@
 //          least, which only matters where every term is zero
 #include "backends/cpu/kernels/linear_finish.h"
 #include "backends/cpu/kernels/linear_fused.h"
-#include "backends/cpu/kernels/panel_decode.h"
+#include "backends/cpu/kernels/row_decode.h"
 #include "core/numerics/fused_fp4.h"
 
 namespace nibble::cpu::NIBBLE_ISA {
@@ -31,14 +31,19 @@ struct Fp4Weights {
   alignas(64) double scales[kBlocks][kPanelRows];
   alignas(64) std::int32_t exponents[kBlocks][kPanelRows];
 
-  // `count` k from k0 on, whole groups: a panel's image is padded with zeros to them.
-  NIBBLE_INLINE void open(const PackedWeight& w, std::int64_t panel, std::int64_t k0,
-                          std::int64_t count) {
-    Decoder<WeightFormat::nvfp4> decoder;
-    const std::byte* const image = w.codes + panel * w.panel_bytes;
-    decoder.open(w, image, k0, count);
+  // `count` k from k0 on, whole groups: decoders pad K with zeros to them.
+  void open(const PackedWeight& w, std::int64_t panel, std::int64_t k0, std::int64_t count) {
+    if (w.layout == Layout::rows) return open_with<RowDecoder<WeightFormat::nvfp4>>(w, panel, k0, count);
+    open_with<Decoder<WeightFormat::nvfp4>>(w, panel, k0, count);
+  }
+
+ private:
+  template <class AnyDecoder>
+  NIBBLE_INLINE void open_with(const PackedWeight& w, std::int64_t panel, std::int64_t k0, std::int64_t count) {
+    AnyDecoder decoder;
+    decoder.open(w, w.codes + panel * w.panel_bytes, k0, count);
     for (std::int64_t b = 0; b < count / kSub; ++b) {
-      const std::uint8_t* bytes = decoder.p + b / 4 * kNvfp4GroupBytes + b % 4 * kPanelRows;
+      const std::uint8_t* bytes = decoder.scale_codes(b);
       for (int j = 0; j < kPanelRows; ++j) {
         scales[b][j] = scale_value(bytes[j]);
         exponents[b][j] = scale_exponent(bytes[j]);

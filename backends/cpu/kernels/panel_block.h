@@ -5,10 +5,10 @@
 
 namespace nibble::cpu::NIBBLE_ISA {
 
-template <WeightFormat F>
-NIBBLE_INLINE void decode_block(const PackedWeight& w, std::int64_t panel, std::int64_t k0,
-                                std::int64_t count, float* out) {
-  Decoder<F> decoder;
+template <class AnyDecoder>
+NIBBLE_INLINE void decode_with(const PackedWeight& w, std::int64_t panel, std::int64_t k0,
+                               std::int64_t count, float* out) {
+  AnyDecoder decoder;
   decoder.open(w, w.codes + panel * w.panel_bytes, k0, count);
   const std::int64_t chunks = count / 4;
   for (std::int64_t c = 0; c < chunks; ++c) {
@@ -20,9 +20,19 @@ NIBBLE_INLINE void decode_block(const PackedWeight& w, std::int64_t panel, std::
   for (std::int64_t k = chunks * 4; k < count; ++k) store(out + k * kPanelRows, decoder.step(k));
 }
 
+template <WeightFormat F>
+NIBBLE_INLINE void decode_block(const PackedWeight& w, std::int64_t panel, std::int64_t k0,
+                                std::int64_t count, float* out) {
+  decode_with<Decoder<F>>(w, panel, k0, count, out);
+}
+
+// decode_any for Layout::rows; row_block.cpp.
+void decode_rows(const PackedWeight& w, std::int64_t panel, std::int64_t k0, std::int64_t count, float* out);
+
 // k0 is a multiple of 64.
-static void decode_any(const PackedWeight& w, std::int64_t panel, std::int64_t k0,
+inline void decode_any(const PackedWeight& w, std::int64_t panel, std::int64_t k0,
                        std::int64_t count, float* out) {
+  if (w.layout == Layout::rows) return decode_rows(w, panel, k0, count, out);
   switch (w.format) {
     case WeightFormat::f32:
       return decode_block<WeightFormat::f32>(w, panel, k0, count, out);

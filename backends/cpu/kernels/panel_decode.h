@@ -105,6 +105,64 @@ NIBBLE_INLINE F32x16 load_e4m3(const std::uint8_t* p) {
 
 #endif
 
+// A chunk's codes times its scales.
+#if defined(NIBBLE_ISA_avx512)
+
+// Codes at the bottom of each row's lane; bits above them do not matter.
+NIBBLE_INLINE void nvfp4_steps(__m512i rows, F32x16 scale, F32x16* w) {
+  const __m512 table =
+      _mm512_setr_ps(0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6);
+  for (unsigned j = 0; j < 4; ++j) {
+    const __m512i index = _mm512_maskz_srli_epi32(kAllLanes, rows, 4 * j);
+    w[j] = mul({_mm512_maskz_permutexvar_ps(kAllLanes, index, table)}, scale);
+  }
+}
+NIBBLE_INLINE void nvfp4_steps(const std::uint8_t* q, NibbleOrder, F32x16 scale, F32x16* w) {
+  nvfp4_steps(widen_words(q), scale, w);
+}
+
+#elif defined(NIBBLE_ISA_avx2)
+
+// Two look-ups give the upper and lower byte of a bf16; pairs of those share a 32-bit lane.
+NIBBLE_INLINE void two_nvfp4_steps(__m256i nibbles, F32x16 scale, F32x16* w) {
+  const __m256i high = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40, char(0x80), char(0xBF),
+                    char(0xBF), char(0xBF), char(0xC0), char(0xC0), char(0xC0), char(0xC0)));
+  const __m256i low = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 0, char(0x80), char(0xC0), 0, 0x40, char(0x80), char(0xC0), 0, 0,
+                    char(0x80), char(0xC0), 0, 0x40, char(0x80), char(0xC0)));
+  const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xFFFF0000u));
+  const __m256i h = _mm256_shuffle_epi8(high, nibbles), l = _mm256_shuffle_epi8(low, nibbles);
+  const __m256i even = _mm256_unpacklo_epi8(l, h), odd = _mm256_unpackhi_epi8(l, h);
+  w[0] = mul({_mm256_castsi256_ps(_mm256_slli_epi32(even, 16)),
+              _mm256_castsi256_ps(_mm256_and_si256(even, upper))},
+             scale);
+  w[1] = mul({_mm256_castsi256_ps(_mm256_slli_epi32(odd, 16)),
+              _mm256_castsi256_ps(_mm256_and_si256(odd, upper))},
+             scale);
+}
+NIBBLE_INLINE void nvfp4_steps(const std::uint8_t* q, NibbleOrder, F32x16 scale, F32x16* w) {
+  const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q));
+  const __m256i mask = _mm256_set1_epi8(15);
+  two_nvfp4_steps(_mm256_and_si256(v, mask), scale, w);
+  two_nvfp4_steps(_mm256_and_si256(_mm256_srli_epi16(v, 4), mask), scale, w + 2);
+}
+
+#else
+
+NIBBLE_INLINE void nvfp4_steps(const std::uint8_t* q, NibbleOrder order, F32x16 scale, F32x16* w) {
+  for (int j = 0; j < 4; ++j) {
+    float v[kLanes];
+    for (int r = 0; r < kLanes; ++r) {
+      const int at = nibble_at(order, j, r);
+      v[r] = num::e2m1_to_float(static_cast<std::uint8_t>(q[at / 2] >> (4 * (at % 2)) & 15));
+    }
+    w[j] = mul(load(v), scale);
+  }
+}
+
+#endif
+
 template <WeightFormat>
 struct Decoder;
 
@@ -163,8 +221,11 @@ struct Decoder<WeightFormat::nvfp4> {
     p = byte_ptr(panel) + k0 / kNvfp4Group * kNvfp4GroupBytes;
     order = w.order;
     for (std::int64_t b = 0; b < count / 16; ++b) {
-      store(scales + b * kPanelRows, load_e4m3(p + b / 4 * kNvfp4GroupBytes + b % 4 * kPanelRows));
+      store(scales + b * kPanelRows, load_e4m3(scale_codes(b)));
     }
+  }
+  NIBBLE_INLINE const std::uint8_t* scale_codes(std::int64_t b) const {
+    return p + b / 4 * kNvfp4GroupBytes + b % 4 * kPanelRows;
   }
   NIBBLE_INLINE void prefetch(std::int64_t c, int ahead) const {
     __builtin_prefetch(codes(c) + ahead * (kSegment / kNvfp4Group * kNvfp4GroupBytes));
@@ -173,57 +234,9 @@ struct Decoder<WeightFormat::nvfp4> {
     return p + c / 16 * kNvfp4GroupBytes + 64 + c % 16 * kNvfp4ChunkBytes;
   }
 
-#if defined(NIBBLE_ISA_avx512)
   NIBBLE_INLINE void chunk(std::int64_t c, F32x16* w) const {
-    const __m512 table =
-        _mm512_setr_ps(0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6);
-    const __m512i rows = widen_words(codes(c));
-    const F32x16 scale = load(scales + c / 4 * kPanelRows);
-    for (unsigned j = 0; j < 4; ++j) {
-      const __m512i index = _mm512_maskz_srli_epi32(kAllLanes, rows, 4 * j);
-      w[j] = mul({_mm512_maskz_permutexvar_ps(kAllLanes, index, table)}, scale);
-    }
+    nvfp4_steps(codes(c), order, load(scales + c / 4 * kPanelRows), w);
   }
-#elif defined(NIBBLE_ISA_avx2)
-  // Two look-ups give the upper and lower byte of a bf16; pairs of those share a 32-bit lane.
-  static NIBBLE_INLINE void two_steps(__m256i nibbles, F32x16 scale, F32x16* w) {
-    const __m256i high = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40, char(0x80), char(0xBF),
-                      char(0xBF), char(0xBF), char(0xC0), char(0xC0), char(0xC0), char(0xC0)));
-    const __m256i low = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, 0, char(0x80), char(0xC0), 0, 0x40, char(0x80), char(0xC0), 0, 0,
-                      char(0x80), char(0xC0), 0, 0x40, char(0x80), char(0xC0)));
-    const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xFFFF0000u));
-    const __m256i h = _mm256_shuffle_epi8(high, nibbles), l = _mm256_shuffle_epi8(low, nibbles);
-    const __m256i even = _mm256_unpacklo_epi8(l, h), odd = _mm256_unpackhi_epi8(l, h);
-    w[0] = mul({_mm256_castsi256_ps(_mm256_slli_epi32(even, 16)),
-                _mm256_castsi256_ps(_mm256_and_si256(even, upper))},
-               scale);
-    w[1] = mul({_mm256_castsi256_ps(_mm256_slli_epi32(odd, 16)),
-                _mm256_castsi256_ps(_mm256_and_si256(odd, upper))},
-               scale);
-  }
-  NIBBLE_INLINE void chunk(std::int64_t c, F32x16* w) const {
-    const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes(c)));
-    const __m256i mask = _mm256_set1_epi8(15);
-    const F32x16 scale = load(scales + c / 4 * kPanelRows);
-    two_steps(_mm256_and_si256(v, mask), scale, w);
-    two_steps(_mm256_and_si256(_mm256_srli_epi16(v, 4), mask), scale, w + 2);
-  }
-#else
-  NIBBLE_INLINE void chunk(std::int64_t c, F32x16* w) const {
-    const std::uint8_t* q = codes(c);
-    const F32x16 scale = load(scales + c / 4 * kPanelRows);
-    for (int j = 0; j < 4; ++j) {
-      float v[kLanes];
-      for (int r = 0; r < kLanes; ++r) {
-        const int at = nibble_at(order, j, r);
-        v[r] = num::e2m1_to_float(static_cast<std::uint8_t>(q[at / 2] >> (4 * (at % 2)) & 15));
-      }
-      w[j] = mul(load(v), scale);
-    }
-  }
-#endif
   NIBBLE_INLINE F32x16 step(std::int64_t k) const {
     F32x16 w[4];
     chunk(k / 4, w);

@@ -35,11 +35,22 @@ void over_pieces(Parallel& parallel, std::int64_t rows, std::int64_t cols, const
 
 template <class Element, class Widen>
 void plain_row(const PackedWeight& w, std::int64_t n, float* y, Widen widen) {
-  const std::byte* p = w.codes + n / kPanelRows * w.panel_bytes + n % kPanelRows * sizeof(Element);
+  const bool in_place = w.layout == Layout::rows;
+  const auto size = static_cast<std::int64_t>(sizeof(Element)), step = in_place ? size : kPanelRows * size;
+  const std::byte* p = w.codes + n / kPanelRows * w.panel_bytes + n % kPanelRows * (in_place ? w.cols * size : size);
   for (std::int64_t k = 0; k < w.cols; ++k) {
     Element e;
-    std::memcpy(&e, p + k * kPanelRows * sizeof(Element), sizeof e);
+    std::memcpy(&e, p + k * step, sizeof e);
     y[k] = widen(e);
+  }
+}
+
+void nvfp4_row_in_place(const PackedWeight& w, std::int64_t n, float* y) {
+  const auto* codes = reinterpret_cast<const std::uint8_t*>(w.codes) + n * (w.cols / 2);
+  const auto* scales = reinterpret_cast<const std::uint8_t*>(w.block_scales) + n * (w.cols / 16);
+  for (std::int64_t k = 0; k < w.cols; ++k) {
+    const auto code = static_cast<std::uint8_t>(codes[k / 2] >> (4 * (k % 2)) & 15);
+    y[k] = num::mul(num::e2m1_to_float(code), num::e4m3_to_float(scales[k / 16]));
   }
 }
 
@@ -73,7 +84,7 @@ void read_row(const PackedWeight& w, std::int64_t n, float* y) {
       plain_row<std::uint8_t>(w, n, y, [](auto v) { return num::e4m3_to_float(v); });
       break;
     case WeightFormat::nvfp4:
-      nvfp4_row(w, n, y);
+      w.layout == Layout::rows ? nvfp4_row_in_place(w, n, y) : nvfp4_row(w, n, y);
       break;
   }
   const float alpha = w.alpha[n];

@@ -3,7 +3,7 @@
 // Operands of the contract are exact in bf16: the upper half of the float32 that the decoder makes.
 #pragma once
 
-#include "backends/cpu/kernels/panel_decode.h"
+#include "backends/cpu/kernels/row_decode.h"
 #include "core/numerics/bf16_order.h"
 
 namespace nibble::cpu::NIBBLE_ISA {
@@ -16,12 +16,12 @@ NIBBLE_INLINE __m512i pair(F32x16 low, F32x16 high) {
 
 // four(to, w) writes k-steps w[0..3] as two vectors at to and to + step2; `count` k from k0 (a multiple of 64), with
 // zeros up to whole blocks.
-template <WeightFormat F, class Four>
+template <class AnyDecoder, class Four>
 NIBBLE_INLINE void decode_pairs(const PackedWeight& w, std::int64_t panel, std::int64_t k0, std::int64_t count,
                                 const Four& four) {
   for (std::int64_t begin = 0; begin < count; begin += kSegment) {
     const std::int64_t some = count - begin < kSegment ? count - begin : kSegment;
-    Decoder<F> decoder;
+    AnyDecoder decoder;
     decoder.open(w, w.codes + panel * w.panel_bytes, k0 + begin, some);
     std::int64_t k = 0;
     for (; k + 4 <= some; k += 4) {
@@ -39,20 +39,26 @@ NIBBLE_INLINE void decode_pairs(const PackedWeight& w, std::int64_t panel, std::
   }
 }
 
-template <class Four>
-NIBBLE_INLINE void decode_any_pairs(const PackedWeight& w, std::int64_t panel, std::int64_t k0, std::int64_t count,
-                                    const Four& four) {
+template <template <WeightFormat> class AnyDecoder, class Four>
+void decode_format_pairs(const PackedWeight& w, std::int64_t panel, std::int64_t k0, std::int64_t count,
+                         const Four& four) {
   switch (w.format) {
     case WeightFormat::nvfp4:
-      return decode_pairs<WeightFormat::nvfp4>(w, panel, k0, count, four);
+      return decode_pairs<AnyDecoder<WeightFormat::nvfp4>>(w, panel, k0, count, four);
     case WeightFormat::fp8_e4m3:
-      return decode_pairs<WeightFormat::fp8_e4m3>(w, panel, k0, count, four);
+      return decode_pairs<AnyDecoder<WeightFormat::fp8_e4m3>>(w, panel, k0, count, four);
     case WeightFormat::bf16:
-      return decode_pairs<WeightFormat::bf16>(w, panel, k0, count, four);
+      return decode_pairs<AnyDecoder<WeightFormat::bf16>>(w, panel, k0, count, four);
     case WeightFormat::f16:  // are bf16 here (WeightOperand)
     case WeightFormat::f32:
       break;
   }
+}
+
+template <class Four>
+void decode_any_pairs(const PackedWeight& w, std::int64_t panel, std::int64_t k0, std::int64_t count, const Four& four) {
+  if (w.layout == Layout::rows) return decode_format_pairs<RowDecoder>(w, panel, k0, count, four);
+  decode_format_pairs<Decoder>(w, panel, k0, count, four);
 }
 
 }  // namespace nibble::cpu::NIBBLE_ISA

@@ -58,6 +58,7 @@ struct ModelInfo {
   bool chat_template = false;
   std::string backend, device, kernels, profile, activations;
   int threads = 0;
+  bool packing = true;
   struct FormatRow {
     std::string format;  // "nvfp4", "fp8", "bf16", ...
     std::int64_t tensors = 0, parameters = 0;
@@ -72,6 +73,7 @@ struct ModelInfo {
   } body, head;
   std::uint64_t weight_bytes = 0, constant_bytes = 0, kv_bytes = 0, delta_bytes = 0, scratch_bytes = 0,
                 count_bytes = 0;
+  std::uint64_t mapped_bytes = 0;  // packing off: weights read where their files are mapped; in no arena
   std::uint64_t loading_bytes = 0;  // on the device beside the arenas while loading: what the peak exceeds them by
   struct ProgramRow {
     std::string name;

@@ -78,7 +78,7 @@ typedef struct nibble_load_options {
   size_t struct_size;
   /* NULL: the best there is. An empty text is refused: it is most often a variable that nobody set. What
    * kernels and threads say must not differ from what backend says ("cpu:threads=2"). */
-  const char* backend; /* "cpu", "cuda:1", "cpu:mirror=sm90" */
+  const char* backend; /* "cpu", "cuda:1", "cpu:mirror=sm90", "cpu:packing=off" */
   const char* kernels; /* "avx512", "avx2", "neon", "portable" */
   int32_t threads;     /* 0: all the machine's; at most 256 or twice its processors */
   int32_t activations; /* nibble_activations */

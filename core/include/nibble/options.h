@@ -30,11 +30,16 @@ struct NIBBLE_API Device {
   // Norms and SwiGLU pack what they make themselves where activations are quantised: same bits, one pass.
   // Empty: on the CPU yes, on CUDA no.
   std::optional<bool> fused_pack;
+  // CPU: false reads weights where their file is mapped instead of copying each into an image made for the kernels:
+  // the first token comes sooner and memory is shared with the system's file cache, later tokens take longer; same
+  // bits. What cannot be read as it lies is still packed (mode a8, a mirror's 16-bit weights of another type); a model
+  // of such weights alone (Model::synthetic) is refused.
+  bool packing = true;
 
   static Device cpu(int threads = 0);
   static Device best();  // the first backend of the registry that finds a device
   // "cpu", "cpu:mirror=sm90", "cuda", "cuda:1": a backend, then a card's number or name=value pairs
-  // (profile, mirror, arch-path, threads, kernels, graphs=off, fused-pack=on or off), parted by commas. Throws
+  // (profile, mirror, arch-path, threads, kernels, graphs, fused-pack or packing=on or off), parted by commas. Throws
   // Error(invalid_argument).
   static Device parse(std::string_view text);
   std::string text() const;  // what parse() takes
