@@ -79,23 +79,21 @@ struct PackedExperts {
   }
 };
 
-void run_linear(Profile profile, Isa isa, Parallel& parallel, const cpu::LinearArgs& a) {
-  profile == Profile::f32 ? cpu::linear(isa, parallel, a) : cpu::linear_fused(profile, isa, parallel, a);
-}
-
 void check(const Combination& c, const GroupedCase& g, std::size_t index, Profile profile) {
   SCOPED_TRACE(grouped_text(c, g, index));
   static Parallel one(1), three(3);
   Parallel& parallel = index % 2 == 0 ? three : one;
-  const Isa isa = cpu::available_isas()[index % cpu::available_isas().size()];
+  const std::vector<cpu::Kernels> all_kernels = cpu::available_kernels(profile == Profile::bf16);
+  const cpu::Kernels kernels = all_kernels[index % all_kernels.size()];
+  const Isa isa = kernels.isa;
   const Routed routed(g, grouped_logits(g, 77 + index), isa, parallel);
   const auto owned = grouped_weights(c, g, index);
   const PackedExperts packed(owned, profile, isa, one);
   const WideInput x(c, g, index, profile);
   const ActivationFormat format = format_of(c.kind);
   const std::int64_t n = g.linear.n;
-  const Aligned workspace(static_cast<std::uint64_t>(std::max(cpu::linear_fused_workspace_bytes(g.places() + 1, g.linear.k),
-                                                              cpu::linear_workspace_bytes(g.places() + 1, g.linear.k))));
+  const Aligned workspace(static_cast<std::uint64_t>(
+      cpu::any_linear_workspace_bytes(profile, kernels, parallel.threads(), g.places() + 1, g.linear.k, format)));
   const Aligned gather(static_cast<std::uint64_t>(cpu::grouped_gather_bytes(g.linear.k)));
 
   Guarded y(g.places(), n, g.linear.gap);
@@ -109,7 +107,7 @@ void check(const Combination& c, const GroupedCase& g, std::size_t index, Profil
   a.starts = routed.starts.data();
   a.per_token = g.by_place ? 0 : g.per_token;
   a.gather = gather.data;
-  cpu::grouped_linear(profile, isa, parallel, a);
+  cpu::grouped_linear(profile, kernels, parallel, a);
   ASSERT_EQ(y.damage(), "");
 
   std::vector<float> alone(static_cast<std::size_t>(n));
@@ -122,7 +120,7 @@ void check(const Combination& c, const GroupedCase& g, std::size_t index, Profil
     row.y_stride = n;
     row.workspace = workspace.data;
     std::fill(alone.begin(), alone.end(), std::numeric_limits<float>::quiet_NaN());
-    run_linear(profile, isa, one, row);
+    cpu::any_linear(profile, kernels, one, row);
     for (std::int64_t c0 = 0; c0 < n; ++c0) {
       ASSERT_TRUE(same_bits(y.at(i, c0), alone[static_cast<std::size_t>(c0)]))
           << "place " << i << " of expert " << e << ", column " << c0 << ": " << y.at(i, c0) << " and "
@@ -137,15 +135,14 @@ struct Tested {
 };
 std::vector<Tested> all_tested() {
   std::vector<Tested> all;
-  for (const Profile p : {Profile::f32, Profile::sm90, Profile::sm70}) {
+  for (const Profile p : {Profile::f32, Profile::bf16, Profile::sm90, Profile::sm70}) {
     for (const Combination& c : combinations()) all.push_back({p, c});
   }
   for (const Combination& c : sm120_combinations()) all.push_back({Profile::sm120, c});
   return all;
 }
 std::string tested_name(const testing::TestParamInfo<Tested>& tested) {
-  constexpr const char* kProfiles[] = {"f32", "sm70", "sm90", "sm120"};
-  return std::string(kProfiles[static_cast<int>(tested.param.profile)]) + "_" + combination_name(tested.param.of);
+  return std::string(cpu::profile_name(tested.param.profile)) + "_" + combination_name(tested.param.of);
 }
 
 class GroupedTable : public testing::TestWithParam<Tested> {};
@@ -163,7 +160,7 @@ INSTANTIATE_TEST_SUITE_P(All, GroupedTable, testing::ValuesIn(all_tested()), tes
 
 // Rows of one expert come together a few hundred at a time.
 TEST(GroupedLinear, MoreRowsThanAreGatheredAtOnce) {
-  for (const Profile profile : {Profile::f32, Profile::sm70, Profile::sm90}) {
+  for (const Profile profile : {Profile::f32, Profile::bf16, Profile::sm70, Profile::sm90}) {
     for (const Combination& c : combinations()) {
       GroupedCase g{3, 1, 2 * cpu::kOperandRows + 70, Spread::one, false, {3, 32, 0, false, false, 0}};
       g.linear.t = g.t;

@@ -33,7 +33,7 @@ std::vector<float> widened(const LinearInput& x, ArchPath path) {
 }
 
 std::vector<float> on_cpu(const LinearCase& l, const LinearProfile& p) {
-  const cpu::Profile profile = cpu::profile_from_name(p.name);
+  const cpu::Profile profile = cpu::profile_from_names("", p.name);
   const cpu::Isa isa = cpu::available_isas().front();
   cpu::Parallel one(1);
   const OwnedWeight w = weight_of(l);
