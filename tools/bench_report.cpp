@@ -45,7 +45,7 @@ std::string BenchReport::markdown() const {
       format_count(static_cast<std::uint64_t>(info.body.parameters + info.head.parameters)));
   if (has_roof) {
     out += fmt::format(
-        "roofs, measured in this run on {} threads: {:.1f} GB/s reads ({} buffer), {:.1f} GFLOP/s "
+        "roofs, medians of this run on {} threads: {:.1f} GB/s reads ({} buffer), {:.1f} GFLOP/s "
         "float32 ({}){}\n",
         roof.threads, roof.read_bytes_per_second / 1e9,
         format_bytes(static_cast<std::uint64_t>(roof.buffer_bytes)),

@@ -25,7 +25,8 @@ constexpr const char* kFooter =
 tokens that are held; batch: sequences that decode together. tokens/s is of all sequences, mean ±
 standard deviation over the repetitions, after one warm-up; ms is one prompt or one decode step.
 Ctrl-C ends it with the rows that are finished, after the step that is running (a prompt is one).
-Beside them: this machine's read bandwidth and float32 multiply-add rate, measured in the same run,
+Beside them: this machine's read bandwidth and multiply-add rate (float32; in profile bf16 also that
+of the processor's unit for it), medians of samples before the rows and after each,
 and how much of them the rows reach (decode: packed weight bytes of a step; prefill: linear layers).
 `nibble bench ops` measures single ops on a card, beside cuBLAS; see nibble bench ops --help.
 
@@ -109,9 +110,10 @@ class Bench final : public Command {
     report.has_roof = !no_roof_ && info.backend == "cpu";
     if (report.has_roof) {
       console.progress("roofs", 0, "reads and multiply-adds");
-      report.roof = measure_roof(info.threads, info.kernels);
+      roofs_.push_back(measure_roof(info.threads, info.kernels));
     }
     const bool complete = measure(console, loaded.model, cases, report);
+    if (report.has_roof) report.roof = median_roof(roofs_);
     if (report.results.empty()) throw Interrupted{};
     console.out(output_ == "md"    ? report.markdown()
                 : output_ == "csv" ? report.csv()
@@ -137,6 +139,7 @@ class Bench final : public Command {
             model, c, repetitions_, [] { return !interrupted(); },
             trace_.empty() ? nullptr : &trace));
         if (!trace_.empty()) traced_.push_back({c, std::move(trace)});
+        if (report.has_roof) roofs_.push_back(measure_roof(report.info.threads, report.info.kernels));
       } catch (const Interrupted&) {
         console.note(fmt::format("interrupted in {} batch {}: {} of {} rows are finished", c.name(),
                                  c.batch, report.results.size(), cases.size()));
@@ -231,6 +234,7 @@ class Bench final : public Command {
   Repetitions repetitions_;
   int seconds_ = 10;
   bool no_roof_ = false;
+  std::vector<Roof> roofs_;  // before the rows and after each
 };
 
 }  // namespace

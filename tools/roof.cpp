@@ -25,13 +25,18 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kPasses = 7;
 
-// Runs work(thread) on all threads at once, kPasses times. Returns the least time from the common
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Runs work(thread) on all threads at once, kPasses times. Returns the median time from the common
 // start to the last one's end.
-double best_seconds(int threads, const std::function<void(int)>& prepare,
+double median_seconds(int threads, const std::function<void(int)>& prepare,
                     const std::function<void(int)>& work) {
   std::barrier gate(threads);
   std::vector<Clock::time_point> begin(static_cast<std::size_t>(kPasses));
-  double best = 1e300;
+  std::vector<double> seconds;  // of thread 0
   std::atomic<int> go{0};  // 1: all are there, -1: leave again
   const auto body = [&](int thread) {
     go.wait(0);
@@ -44,7 +49,7 @@ double best_seconds(int threads, const std::function<void(int)>& prepare,
       work(thread);
       gate.arrive_and_wait();
       if (thread == 0)
-        best = std::min(best, std::chrono::duration<double>(Clock::now() - begin[pass]).count());
+        seconds.push_back(std::chrono::duration<double>(Clock::now() - begin[pass]).count());
     }
   };
   std::vector<std::thread> pool;
@@ -64,7 +69,7 @@ double best_seconds(int threads, const std::function<void(int)>& prepare,
   release(1);
   body(0);
   for (std::thread& t : pool) t.join();
-  return best;
+  return median(std::move(seconds));
 }
 
 // 1 GiB where the machine has it to spare: more than the last-level caches of most.
@@ -89,14 +94,14 @@ void measure_reads(Roof& roof) {
   const auto work = [&](int thread) {
     g_sink += read_sum(parts[static_cast<std::size_t>(thread)].get(), words);
   };
-  const double seconds = best_seconds(roof.threads, prepare, work);
+  const double seconds = median_seconds(roof.threads, prepare, work);
   roof.buffer_bytes = static_cast<double>(words * sizeof(std::uint64_t)) * roof.threads;
   roof.read_bytes_per_second = roof.buffer_bytes / seconds;
 }
 
 double flops_per_second(int threads, const FloatLoop& loop) {
   const auto work = [&](int) { g_sink += loop.run(loop.rounds) > 0 ? 1 : 0; };
-  const double seconds = best_seconds(
+  const double seconds = median_seconds(
       threads, [](int) {}, work);
   return static_cast<double>(loop.rounds) * static_cast<double>(loop.flops_per_round) * threads / seconds;
 }
@@ -113,6 +118,16 @@ Roof measure_roof(int threads, std::string_view kernels) {
   if (bf16.run != nullptr) {
     roof.bf16_instructions = bf16.name;
     roof.bf16_flops_per_second = flops_per_second(roof.threads, bf16);
+  }
+  return roof;
+}
+
+Roof median_roof(const std::vector<Roof>& samples) {
+  Roof roof = samples.at(0);
+  for (double Roof::*rate : {&Roof::read_bytes_per_second, &Roof::float_flops_per_second, &Roof::bf16_flops_per_second}) {
+    std::vector<double> values;
+    for (const Roof& sample : samples) values.push_back(sample.*rate);
+    roof.*rate = median(std::move(values));
   }
   return roof;
 }

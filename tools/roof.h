@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace nibble::tool {
 
@@ -19,7 +20,11 @@ struct Roof {
   double linear_flops_per_second() const { return bf16_flops_per_second > 0 ? bf16_flops_per_second : float_flops_per_second; }
 };
 
-// About a second. Threads start together; the best of several passes counts. `kernels`: as ModelInfo names them.
+// About a second. Threads start together; the median of several passes counts. `kernels`: as ModelInfo names them.
 Roof measure_roof(int threads, std::string_view kernels);
+
+// Each rate's median over at least one sample: what a machine gives changes while rows are measured, most of all where
+// others share its cores.
+Roof median_roof(const std::vector<Roof>& samples);
 
 }  // namespace nibble::tool
