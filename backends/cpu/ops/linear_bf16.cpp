@@ -89,7 +89,7 @@ void run_grid(const Bf16Kernels& k, Parallel& parallel, const Bf16Block& all, st
     calls = std::clamp<std::int64_t>(w.panels / (8 * threads * group), 1, 16);
   } else if (ceil_div(w.panels, group) * blocks < wanted) {
     // Enough pieces for every thread: fewer panels at a time first, then fewer rows.
-    group = std::clamp<std::int64_t>(w.panels * blocks / wanted, std::min<std::int64_t>(2, group), group);
+    group = std::clamp<std::int64_t>(w.panels * blocks / wanted, std::min<std::int64_t>(4, group), group);
     const std::int64_t groups = ceil_div(w.panels, group), least = std::max<std::int64_t>(2 * k.tile_rows, 24);
     if (groups * blocks < wanted) blocks = std::clamp<std::int64_t>(wanted / groups, blocks, ceil_div(rows, least));
   }

@@ -11,7 +11,7 @@
 
 namespace nibble::cpu {
 
-constexpr std::int64_t kBf16OperandRows = 2048;
+constexpr std::int64_t kBf16OperandRows = 1024;
 
 // Enough for any call with up to `max_rows` rows and `cols` columns.
 std::int64_t linear_bf16_workspace_bytes(const Kernels& kernels, int threads, std::int64_t max_rows, std::int64_t cols);
