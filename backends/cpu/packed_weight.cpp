@@ -109,24 +109,31 @@ void expect_bytes(const Weight& w, const char* what, std::uint64_t expected, std
   }
 }
 
-void pack_nvfp4_panel(const Weight& w, std::int64_t first, int rows, std::byte* out,
-                      NibbleOrder order) {
+// Four codes of a row at a time: 16 bits that lie beside each other in both, in the order of the file or of nibble_at.
+template <NibbleOrder Order>
+void pack_nvfp4_panel(const Weight& w, std::int64_t first, int rows, std::byte* out) {
+  static_assert(nibble_at(NibbleOrder::words, 3, 5) == 5 * 4 + 3);
   const std::int64_t code_stride = w.cols / 2, scale_stride = w.cols / 16;
-  for (int r = 0; r < rows; ++r) {
-    const std::byte* scales = w.block_scales.data() + (first + r) * scale_stride;
-    for (std::int64_t b = 0; b < scale_stride; ++b) {
-      out[b / 4 * kNvfp4GroupBytes + b % 4 * kPanelRows + r] = scales[b];
-    }
-    const std::byte* codes = w.codes.data() + (first + r) * code_stride;
-    int at[4];
-    for (int j = 0; j < 4; ++j) at[j] = nibble_at(order, j, r);
-    for (std::int64_t k = 0; k < w.cols; k += 4) {
-      std::byte* chunk =
-          out + k / kNvfp4Group * kNvfp4GroupBytes + 64 + k % kNvfp4Group / 4 * kNvfp4ChunkBytes;
-      const unsigned four = std::to_integer<unsigned>(codes[k / 2]) |
-                            std::to_integer<unsigned>(codes[k / 2 + 1]) << 8;
-      for (int j = 0; j < 4; ++j) {
-        chunk[at[j] / 2] |= static_cast<std::byte>((four >> (4 * j) & 15u) << (4 * (at[j] % 2)));
+  for (std::int64_t k0 = 0; k0 < w.cols; k0 += kNvfp4Group, out += kNvfp4GroupBytes) {
+    const std::int64_t blocks = std::min<std::int64_t>(kNvfp4Group, w.cols - k0) / 16;
+    for (int r = 0; r < rows; ++r) {
+      const std::byte* const scales = w.block_scales.data() + (first + r) * scale_stride + k0 / 16;
+      for (std::int64_t b = 0; b < blocks; ++b) out[b * kPanelRows + r] = scales[b];
+      const std::byte* const codes = w.codes.data() + (first + r) * code_stride + k0 / 2;
+      // Of k-steps 0 and 2, then of 1 and 3: nibble_at(bytes, j, r).
+      std::byte* const to = out + 64 + (Order == NibbleOrder::words ? 2 * r : nibble_at(NibbleOrder::bytes, 0, r) / 2);
+      for (std::int64_t c = 0; c < blocks * 4; ++c) {
+        std::byte* const chunk = to + c * kNvfp4ChunkBytes;
+        if constexpr (Order == NibbleOrder::words) {
+          std::memcpy(chunk, codes + c * 2, 2);
+        } else {
+          constexpr std::byte kLow{15}, kHigh{240};
+          static_assert(nibble_at(Order, 2, 0) == nibble_at(Order, 0, 0) + 1 &&
+                        nibble_at(Order, 1, 0) == nibble_at(Order, 0, 0) + 16);
+          const std::byte a = codes[c * 2], b = codes[c * 2 + 1];
+          chunk[0] = (a & kLow) | (b << 4);
+          chunk[8] = (a >> 4) | (b & kHigh);
+        }
       }
     }
   }
@@ -187,7 +194,8 @@ void pack_panel(const Weight& w, const PackedWeight& p, std::int64_t panel, std:
   }
   switch (w.format) {
     case WeightFormat::nvfp4:
-      return pack_nvfp4_panel(w, first, rows, out, p.order);
+      return p.order == NibbleOrder::words ? pack_nvfp4_panel<NibbleOrder::words>(w, first, rows, out)
+                                           : pack_nvfp4_panel<NibbleOrder::bytes>(w, first, rows, out);
     case WeightFormat::f32:
       return pack_plain_panel<4>(w, first, rows, out);
     case WeightFormat::f16:
