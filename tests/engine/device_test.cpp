@@ -40,7 +40,7 @@ TEST(Device, ParsesItsForms) {
 
 TEST(Device, TextIsWhatParseTakes) {
   for (const char* text : {"cpu", "cuda", "cuda:1", "cpu:mirror=sm90", "cpu:mirror=sm90,threads=2",
-                           "cpu:mirror=sm90,threads=2,kernels=avx2", "cpu:kernels=portable",
+                           "cpu:mirror=sm90,threads=2,kernels=avx2", "cpu:kernels=portable", "cpu:profile=bf16", "cpu:profile=bf16,kernels=amx",
                            "cuda:2,threads=3", "cuda:arch-path=sm120", "cuda:1,arch-path=sm70,graphs=off",
                            "cpu:fused-pack=off", "cpu:packing=off,kernels=avx2", "cuda:1,graphs=off,fused-pack=on"}) {
     EXPECT_EQ(Device::parse(text).text(), text);
