@@ -1,6 +1,6 @@
 #include "backends/cpu/bf16_unit.h"
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(NIBBLE_HAS_amx) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -12,9 +12,10 @@
 namespace nibble::cpu {
 namespace {
 
+#if defined(NIBBLE_HAS_amx)
 // Linux hands the tiles' registers to a process that asks, once, for all its threads.
 bool system_gives_tiles() {
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__linux__)
   constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   static const bool given = ::syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
   return given;
@@ -22,6 +23,7 @@ bool system_gives_tiles() {
   return false;
 #endif
 }
+#endif
 
 bool pairs_are_slow() {
 #if defined(__x86_64__)

@@ -19,11 +19,12 @@ class FloatEnv {
  private:
   unsigned saved_;
 #elif defined(__aarch64__)
+  // "memory": a compiler moves loads and stores, and the arithmetic between them, over other assembly.
   FloatEnv() {
-    __asm__ volatile("mrs %0, fpcr" : "=r"(saved_));
-    __asm__ volatile("msr fpcr, %0" ::"r"(std::uint64_t{0}));
+    __asm__ volatile("mrs %0, fpcr" : "=r"(saved_)::"memory");
+    __asm__ volatile("msr fpcr, %0" ::"r"(std::uint64_t{0}) : "memory");
   }
-  ~FloatEnv() { __asm__ volatile("msr fpcr, %0" ::"r"(saved_)); }
+  ~FloatEnv() { __asm__ volatile("msr fpcr, %0" ::"r"(saved_) : "memory"); }
 
  private:
   std::uint64_t saved_ = 0;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <set>
@@ -300,32 +301,50 @@ TEST(CpuBackend, CountsItsSteps) {
   EXPECT_EQ(kernels.size(), 5u);
 }
 
+#if defined(__SSE2__)
+constexpr std::uint64_t kPlainControl = 0x1F80, kFlushingControl = 0x1F80 | 0x8040;
+std::uint64_t control_word() {
+  return _mm_getcsr() & 0xFFC0u;  // without the flags of past exceptions
+}
+void set_control_word(std::uint64_t word) {
+  _mm_setcsr(static_cast<unsigned>(word));
+}
+#elif defined(__aarch64__)
+constexpr std::uint64_t kPlainControl = 0, kFlushingControl = std::uint64_t{1} << 24;  // FZ
+std::uint64_t control_word() {
+  std::uint64_t word;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(word)::"memory");
+  return word;
+}
+void set_control_word(std::uint64_t word) {
+  __asm__ volatile("msr fpcr, %0" ::"r"(word) : "memory");
+}
+#endif
+
 // A program built with fast-math runs with flush-to-zero on: it must change nothing.
 TEST(CpuBackend, SetsTheFloatingPointEnvironment) {
-#if defined(__SSE2__)
   ModelSpec spec = Chain::spec();
   std::vector<float> tiny(Chain::kVocab * Chain::kHidden, 1e-42f);  // subnormal
   spec.weights[0].codes = std::as_bytes(std::span(tiny));
-  const auto logits_of = [&](unsigned control) {
+  const auto logits_of = [&](std::uint64_t control) {
     CpuBackend backend({1, ""});
     backend.prepare(spec, kTwoSlots, {});
     std::vector<float> seen;
     StepOutput out;
-    const unsigned saved = _mm_getcsr();
-    _mm_setcsr(control);
+    const std::uint64_t saved = control_word();
+    set_control_word(control);
     backend.run(0, Chain::batch(), out, [&](const Op& op, auto, auto, auto data) {
       if (op.name == "norm") seen.assign(data.begin(), data.end());
     });
-    const unsigned left = _mm_getcsr();
-    _mm_setcsr(saved);
-    EXPECT_EQ(left & 0xFFC0u, control & 0xFFC0u);  // and it leaves the caller's setting alone
+    const std::uint64_t left = control_word();
+    set_control_word(saved);
+    EXPECT_EQ(left, control);  // and it leaves the caller's setting alone
     return seen;
   };
-  const std::vector<float> plain = logits_of(0x1F80), flushing = logits_of(0x1F80 | 0x8040);
+  const std::vector<float> plain = logits_of(kPlainControl), flushing = logits_of(kFlushingControl);
   ASSERT_FALSE(plain.empty());
   EXPECT_NE(plain[0], 0.0f);
   EXPECT_EQ(plain, flushing);
-#endif
 }
 
 }  // namespace
