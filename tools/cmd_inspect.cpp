@@ -201,7 +201,7 @@ class Inspect final : public Command {
 
   int run(Console& console) override {
     console.set_verbosity(model_.output.verbosity());
-    const auto folder = model_folder(model_.path);
+    const auto folder = model_path(model_.path);
     ModelInfo info;
     std::vector<TensorRow> rows;
     as_load_failure([&] {

@@ -67,7 +67,7 @@ class Tokenize final : public Command {
       text = text_.read(console, /*strip_newline=*/false);
     }
     std::optional<Tokenizer> tokenizer;
-    as_load_failure([&] { tokenizer.emplace(Tokenizer::load(model_folder(model_.path))); });
+    as_load_failure([&] { tokenizer.emplace(Tokenizer::load(model_path(model_.path))); });
 
     if (decoding) {
       text = tokenizer->decode(ids, no_special_);

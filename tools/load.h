@@ -12,7 +12,7 @@
 namespace nibble::tool {
 
 // The folder that MODEL names: itself, or the one around a file of the checkpoint.
-std::filesystem::path model_folder(const std::string& path);
+std::filesystem::path model_path(const std::string& path);
 
 struct Loaded {
   Model model;
