@@ -1,8 +1,8 @@
 // qwen3_5_gguf.cpp: what llama.cpp's converter makes of a Qwen3.5 checkpoint, undone.
 //
-// It adds 1 to zero-centred norms, stores -exp(A_log), squeezes the convolution's middle axis, counts
-// the draft head's layer as a block, and keeps value heads tiled: head h uses key head h % keys,
-// where the model's uses h / (values / keys).
+// It adds 1 to zero-centred norms, stores -exp(A_log), squeezes the convolution's middle axis,
+// counts the draft head's layer as a block, and keeps value heads tiled: head h uses key head h %
+// keys, where the model's uses h / (values / keys).
 #include "models/qwen3_5_gguf.h"
 
 #include <algorithm>
@@ -21,7 +21,9 @@ struct Sizes {
   std::int64_t layers() const { return blocks - drafts; }
 };
 
-std::string key(const char* name) { return std::string("qwen35.") + name; }
+std::string key(const char* name) {
+  return std::string("qwen35.") + name;
+}
 
 std::int64_t size_of(const JsonView& m, const char* name, std::int64_t most = kMostSize) {
   return m.integer(key(name), 1, most);
@@ -36,7 +38,8 @@ Sizes read_sizes(const JsonView& m) {
   s.blocks = size_of(m, "block_count", kMostBlocks);
   s.drafts = m.integer_or(key("nextn_predict_layers"), 0, 0, s.blocks - 1);
   if (s.drafts > 1) {
-    unsupported(m, key("nextn_predict_layers"), "expected 0 or 1, found " + std::to_string(s.drafts));
+    unsupported(m, key("nextn_predict_layers"),
+                "expected 0 or 1, found " + std::to_string(s.drafts));
   }
   s.key_heads = size_of(m, "ssm.group_count");
   s.value_heads = size_of(m, "ssm.time_step_rank");
@@ -44,7 +47,8 @@ Sizes read_sizes(const JsonView& m) {
   const std::int64_t inner = size_of(m, "ssm.inner_size", std::int64_t{kMostSize} * 16);
   const auto divides = [&](const char* name, std::int64_t whole, std::int64_t part) {
     if (whole % part == 0) return;
-    m.fail(key(name), "expected a multiple of " + std::to_string(part) + ", found " + std::to_string(whole));
+    m.fail(key(name),
+           "expected a multiple of " + std::to_string(part) + ", found " + std::to_string(whole));
   };
   divides("ssm.inner_size", inner, s.value_heads);
   divides("ssm.time_step_rank", s.value_heads, s.key_heads);
@@ -80,10 +84,11 @@ Json rope(const JsonView& m, std::int64_t head_dim) {
     unsupported(m, key("rope.scaling.type"), "expected none, found " + show_name(type));
   }
   const std::int64_t dims = m.integer(key("rope.dimension_count"), 2, head_dim);
-  Json::Object out{{"rope_type", "default"},
-                   {"rope_theta", m.number(key("rope.freq_base"), std::numeric_limits<float>::min(),
-                                           std::numeric_limits<float>::max())},
-                   {"partial_rotary_factor", static_cast<double>(dims) / static_cast<double>(head_dim)}};
+  Json::Object out{
+      {"rope_type", "default"},
+      {"rope_theta", m.number(key("rope.freq_base"), std::numeric_limits<float>::min(),
+                              std::numeric_limits<float>::max())},
+      {"partial_rotary_factor", static_cast<double>(dims) / static_cast<double>(head_dim)}};
   const std::string sections = key("rope.dimension_sections");
   if (m.has(sections)) {
     const auto all = m.array(sections);
@@ -99,8 +104,9 @@ Json config_of(const GgufModel& model, const Sizes& s) {
   const JsonView m = model.metadata();
   const GgufTensor* embedding = model.find("token_embd.weight");
   if (embedding == nullptr || embedding->dims.size() != 2) {
-    throw Error(ErrorCode::bad_file, m.path() + ": tensor \"token_embd.weight\": expected two dims, found " +
-                                         (embedding == nullptr ? "none" : shape_text(embedding->dims)));
+    throw Error(ErrorCode::bad_file,
+                m.path() + ": tensor \"token_embd.weight\": expected two dims, found " +
+                    (embedding == nullptr ? "none" : shape_text(embedding->dims)));
   }
   const std::int64_t head_dim = size_of(m, "attention.key_length");
   m.integer_or(key("attention.value_length"), head_dim, head_dim, head_dim);

@@ -5,7 +5,8 @@
 
 namespace nibble {
 
-// Throws Error(bad_file) with the metadata's key, Error(unsupported) for a variant that is not read.
+// Throws Error(bad_file) with the metadata's key, Error(unsupported) for a variant that is not
+// read.
 GgufPlan plan_qwen3_5_gguf(const GgufModel& model);
 
 }  // namespace nibble

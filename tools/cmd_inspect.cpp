@@ -27,7 +27,8 @@ checkpoint that nibble refuses ends with status 3 and the reason.
 Examples:
   nibble inspect models/qwen
   nibble inspect models/qwen --memory --kv-tokens 131072 --max-sequences 4
-  nibble inspect models/qwen --tensors --json)";
+  nibble inspect models/qwen --tensors --json
+  nibble inspect models/qwen-Q8_0.gguf)";
 
 std::string layers_text(const ModelInfo& info) {
   std::string out;

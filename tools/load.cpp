@@ -123,7 +123,7 @@ std::string weights_text(const ModelInfo& info) {
 
 const Tokenizer& tokenizer_of(const Model& model) {
   if (!model.has_tokenizer()) {
-    throw Failure(kBadModel, "expected a model with tokenizer.json, found none in its folder");
+    throw Failure(kBadModel, "expected a model with tokenizer.json, found none in its folder (or in the metadata of a GGUF file)");
   }
   return model.tokenizer();
 }

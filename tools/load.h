@@ -11,7 +11,7 @@
 
 namespace nibble::tool {
 
-// The folder that MODEL names: itself, or the one around a file of the checkpoint.
+// What MODEL names: a folder, the one around a file of the checkpoint, or a GGUF file.
 std::filesystem::path model_path(const std::string& path);
 
 struct Loaded {

@@ -30,7 +30,8 @@ const GgufArchitecture& architecture_of(const GgufModel& model) {
     if (name == a.name) return a;
     known += std::string(known.empty() ? "" : ", ") + a.name;
   }
-  throw Error(ErrorCode::unsupported, model.source() + ": general.architecture: no GGUF model here is called " +
+  throw Error(ErrorCode::unsupported, model.source() +
+                                          ": general.architecture: no GGUF model here is called " +
                                           in_quotes(name) + "; known are " + known);
 }
 
@@ -88,7 +89,8 @@ std::optional<BpeTokenizer> ModelFiles::tokenizer() const {
 
 void ModelFiles::read_text(Model::Impl& model) const {
   if (auto bpe = tokenizer()) {
-    model.tokenizer.emplace(std::make_shared<const Tokenizer::Impl>(Tokenizer::Impl{*std::move(bpe)}));
+    model.tokenizer.emplace(
+        std::make_shared<const Tokenizer::Impl>(Tokenizer::Impl{*std::move(bpe)}));
   }
   if (gguf_) {
     read_gguf_text(model);
@@ -108,8 +110,8 @@ void ModelFiles::read_gguf_text(Model::Impl& model) const {
   if (!metadata.has(kTemplate)) return;
   std::string source = metadata.string(kTemplate), name = gguf_->source() + ": " + kTemplate;
   if (source.size() > kLargestTemplate) {
-    metadata.fail(kTemplate, "expected at most " + std::to_string(kLargestTemplate) + " bytes, found " +
-                                 std::to_string(source.size()));
+    metadata.fail(kTemplate, "expected at most " + std::to_string(kLargestTemplate) +
+                                 " bytes, found " + std::to_string(source.size()));
   }
   tidy_template(source, name);
   model.chat_template.emplace(std::move(source), std::move(name));
@@ -146,7 +148,8 @@ void ModelFiles::read_folder_text(Model::Impl& model) const {
       const auto add = [&](const Json& id) {
         if (!id.is_integer() || id.as_double() < 0 || id.as_double() > 2147483647.0) {
           throw Error(ErrorCode::bad_file, (dir / "generation_config.json").string() +
-                                               ": eos_token_id: expected token ids, found " + id.dump());
+                                               ": eos_token_id: expected token ids, found " +
+                                               id.dump());
         }
         model.stop_tokens.push_back(static_cast<std::int32_t>(id.as_int()));
       };

@@ -22,7 +22,20 @@ constexpr std::uint64_t kMostPairs = 1u << 16, kMostTensors = 1u << 20;
 constexpr std::uint64_t kLeastPair = 8 + 1 + 4 + 1, kLeastTensor = 8 + 1 + 4 + 4 + 8;
 
 enum Type : std::uint32_t {
-  kU8, kI8, kU16, kI16, kU32, kI32, kFloat32, kBool, kString, kArray, kU64, kI64, kFloat64, kTypes
+  kU8,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kFloat32,
+  kBool,
+  kString,
+  kArray,
+  kU64,
+  kI64,
+  kFloat64,
+  kTypes
 };
 constexpr std::uint64_t kSizes[kTypes] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};  // at least
 
@@ -51,8 +64,9 @@ class Reader {
   std::string string(const std::string& what) {
     const auto length = number<std::uint64_t>(what + ": length");
     if (length > left()) {
-      fail(what + ": length " + std::to_string(length) + " of a string reaches beyond the end of the file, " +
-           std::to_string(left()) + " bytes are left");
+      fail(what + ": length " + std::to_string(length) +
+           " of a string reaches beyond the end of the file, " + std::to_string(left()) +
+           " bytes are left");
     }
     std::string text(reinterpret_cast<const char*>(file_.data() + at_), length);
     at_ += length;
@@ -65,20 +79,34 @@ class Reader {
 
   Json value(std::uint32_t type, const std::string& what) {
     switch (type) {
-      case kU8: return std::int64_t{number<std::uint8_t>(what)};
-      case kI8: return std::int64_t{number<std::int8_t>(what)};
-      case kU16: return std::int64_t{number<std::uint16_t>(what)};
-      case kI16: return std::int64_t{number<std::int16_t>(what)};
-      case kU32: return std::int64_t{number<std::uint32_t>(what)};
-      case kI32: return std::int64_t{number<std::int32_t>(what)};
-      case kU64: return number<std::uint64_t>(what);
-      case kI64: return number<std::int64_t>(what);
-      case kFloat32: return static_cast<double>(number<float>(what));
-      case kFloat64: return number<double>(what);
-      case kBool: return boolean(what);
-      case kString: return string(what);
-      case kArray: return array(what);
-      default: fail(what + ": expected a type from 0 to 12, found type " + std::to_string(type));
+      case kU8:
+        return std::int64_t{number<std::uint8_t>(what)};
+      case kI8:
+        return std::int64_t{number<std::int8_t>(what)};
+      case kU16:
+        return std::int64_t{number<std::uint16_t>(what)};
+      case kI16:
+        return std::int64_t{number<std::int16_t>(what)};
+      case kU32:
+        return std::int64_t{number<std::uint32_t>(what)};
+      case kI32:
+        return std::int64_t{number<std::int32_t>(what)};
+      case kU64:
+        return number<std::uint64_t>(what);
+      case kI64:
+        return number<std::int64_t>(what);
+      case kFloat32:
+        return static_cast<double>(number<float>(what));
+      case kFloat64:
+        return number<double>(what);
+      case kBool:
+        return boolean(what);
+      case kString:
+        return string(what);
+      case kArray:
+        return array(what);
+      default:
+        fail(what + ": expected a type from 0 to 12, found type " + std::to_string(type));
     }
   }
 
@@ -97,8 +125,9 @@ class Reader {
     }
     const auto count = number<std::uint64_t>(what + ": length");
     if (count > left() / kSizes[type]) {
-      fail(what + ": length " + std::to_string(count) + " of an array reaches beyond the end of the file, " +
-           std::to_string(left()) + " bytes are left");
+      fail(what + ": length " + std::to_string(count) +
+           " of an array reaches beyond the end of the file, " + std::to_string(left()) +
+           " bytes are left");
     }
     elements_ += count;
     if (elements_ > kMostElements) {
@@ -122,7 +151,8 @@ struct Counts {
 
 Counts read_header(Reader& r) {
   const auto magic = r.number<std::uint32_t>("header: magic");
-  if (magic != 0x46554747u) r.fail("header: expected the magic \"GGUF\", found another: no GGUF file");
+  if (magic != 0x46554747u)
+    r.fail("header: expected the magic \"GGUF\", found another: no GGUF file");
   const auto version = r.number<std::uint32_t>("header: version");
   if ((version & 0xffffu) == 0 && version != 0) {
     r.fail("header: expected a little-endian file, found version " + std::to_string(version) +
@@ -134,14 +164,16 @@ Counts read_header(Reader& r) {
   Counts out;
   out.tensors = r.number<std::uint64_t>("header: count of tensors");
   out.pairs = r.number<std::uint64_t>("header: count of metadata");
-  const auto fits = [&](std::uint64_t count, std::uint64_t least, std::uint64_t most, const char* what) {
+  const auto fits = [&](std::uint64_t count, std::uint64_t least, std::uint64_t most,
+                        const char* what) {
     if (count > most && count <= r.left() / least) {
-      r.fail(std::string("header: expected a count of at most ") + std::to_string(most) + " " + what +
-             ", found " + std::to_string(count));
+      r.fail(std::string("header: expected a count of at most ") + std::to_string(most) + " " +
+             what + ", found " + std::to_string(count));
     }
     if (count > r.left() / least) {
       r.fail(std::string("header: count ") + std::to_string(count) + " of " + what +
-             " reaches beyond the end of the file, " + std::to_string(r.left()) + " bytes are left");
+             " reaches beyond the end of the file, " + std::to_string(r.left()) +
+             " bytes are left");
     }
   };
   fits(out.pairs, kLeastPair, kMostPairs, "metadata pairs");
@@ -198,11 +230,13 @@ Described read_tensor(Reader& r, std::uint64_t number) {
   }
   const auto type = r.number<std::uint32_t>(who + "type");
   t.type = gguf_type(type);
-  if (t.type == nullptr) r.fail(who + "expected a type that GGUF has, found type " + std::to_string(type));
+  if (t.type == nullptr)
+    r.fail(who + "expected a type that GGUF has, found type " + std::to_string(type));
   const std::int64_t row = t.dims.empty() ? 1 : t.dims.front();
   if (row % t.type->block != 0) {
     r.fail(who + "dims " + shape_text(t.dims) + ": expected a multiple of the block of " +
-           std::to_string(t.type->block) + " of " + t.type->name + " in the first, found " + std::to_string(row));
+           std::to_string(t.type->block) + " of " + t.type->name + " in the first, found " +
+           std::to_string(row));
   }
   auto size = std::optional<std::uint64_t>(static_cast<std::uint64_t>(t.type->block_bytes));
   for (std::size_t d = 0; d < t.dims.size() && size; ++d) {
@@ -225,7 +259,8 @@ void place(const Reader& r, std::vector<Described>& tensors, Bytes data, std::ui
   std::uint64_t reached = 0;
   const Described* before = nullptr;
   for (Described* d : order) {
-    const std::string who = "tensor " + show_name(d->tensor.name) + ": offset " + std::to_string(d->offset);
+    const std::string who =
+        "tensor " + show_name(d->tensor.name) + ": offset " + std::to_string(d->offset);
     if (d->offset % alignment != 0) {
       r.fail(who + ": expected a multiple of the alignment " + std::to_string(alignment));
     }
@@ -240,7 +275,8 @@ void place(const Reader& r, std::vector<Described>& tensors, Bytes data, std::ui
              std::to_string(before->offset + before->size));
     }
     if (d->offset != reached) {
-      r.fail(who + ": expected " + std::to_string(reached) + ", found a gap behind the tensors before it");
+      r.fail(who + ": expected " + std::to_string(reached) +
+             ", found a gap behind the tensors before it");
     }
     d->tensor.bytes = data.subspan(d->offset, d->size);
     reached = (*end + alignment - 1) / alignment * alignment;
@@ -281,8 +317,8 @@ void GgufFile::read(Bytes file, const std::string& source) {
   const std::uint64_t start = (r.at() + alignment - 1) / alignment * alignment;
   if (start > file.size() && !found.empty()) {
     r.fail("expected the data at " + std::to_string(start) + " (alignment " +
-           std::to_string(alignment) + "), found the end of the file at " + std::to_string(file.size()) +
-           ": truncated");
+           std::to_string(alignment) + "), found the end of the file at " +
+           std::to_string(file.size()) + ": truncated");
   }
   place(r, found, file.subspan(std::min<std::uint64_t>(start, file.size())), alignment);
   for (Described& d : found) tensors_.push_back(std::move(d.tensor));

@@ -32,7 +32,7 @@ class GgufFile {
   // Reads from memory that `owner` keeps alive; `source` is what errors call it.
   GgufFile(Bytes file, const std::string& source, std::shared_ptr<const void> owner);
 
-  const Json& metadata() const { return metadata_; }                 // an object, in file order
+  const Json& metadata() const { return metadata_; }                   // an object, in file order
   const std::vector<GgufTensor>& tensors() const { return tensors_; }  // in file order
   const std::shared_ptr<const void>& owner() const { return owner_; }
 

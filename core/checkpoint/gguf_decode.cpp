@@ -51,7 +51,8 @@ void row_of_q8_0(const std::byte* from, std::int64_t cols, std::byte* to) {
     const float scale = widen_f16(bits);
     float values[32];
     for (int i = 0; i < 32; ++i) {
-      values[i] = scale * static_cast<float>(static_cast<std::int8_t>(from[2 + i]));  // 18 bits: exact
+      values[i] =
+          scale * static_cast<float>(static_cast<std::int8_t>(from[2 + i]));  // 18 bits: exact
     }
     std::memcpy(to, values, sizeof values);
     from += 34;
@@ -60,9 +61,11 @@ void row_of_q8_0(const std::byte* from, std::int64_t cols, std::byte* to) {
 }
 
 // `bits` of one column; a head's columns fill whole bytes.
-void move_columns(const GgufHeads& heads, const std::byte* from, std::int64_t cols, std::int64_t bits,
-                  std::byte* to) {
-  const auto bytes = [&](std::int64_t columns) { return static_cast<std::size_t>(columns * bits / 8); };
+void move_columns(const GgufHeads& heads, const std::byte* from, std::int64_t cols,
+                  std::int64_t bits, std::byte* to) {
+  const auto bytes = [&](std::int64_t columns) {
+    return static_cast<std::size_t>(columns * bits / 8);
+  };
   std::memcpy(to, from, bytes(heads.first));
   for (std::int64_t at = heads.first; at < cols; at += heads.unit) {
     std::memcpy(to + bytes(at), from + bytes(heads.stored(at)), bytes(heads.unit));
@@ -82,9 +85,11 @@ void unpack_nvfp4_block(const std::byte* block, std::byte* codes, std::byte* sca
 }
 
 void decode_gguf_matrix(const GgufTensor& t, const GgufHeads& heads, Weight& w) {
-  const bool fp4 = w.format == WeightFormat::nvfp4, columns = heads.axis == GgufHeads::Axis::columns;
+  const bool fp4 = w.format == WeightFormat::nvfp4,
+             columns = heads.axis == GgufHeads::Axis::columns;
   const std::int64_t bits = fp4 ? 4 : w.format == WeightFormat::f32 ? 32 : 16;
-  const auto row = static_cast<std::size_t>(w.cols * bits / 8), scale_row = static_cast<std::size_t>(w.cols / 16);
+  const auto row = static_cast<std::size_t>(w.cols * bits / 8),
+             scale_row = static_cast<std::size_t>(w.cols / 16);
   const auto rows = static_cast<std::size_t>(w.rows);
   auto made = std::make_shared<Made>();
   made->codes = room(rows * row, w);
@@ -93,7 +98,8 @@ void decode_gguf_matrix(const GgufTensor& t, const GgufHeads& heads, Weight& w) 
   const std::size_t stride = t.bytes.size() / rows;
   for (std::int64_t n = 0; n < w.rows; ++n) {
     const bool moved = heads.axis == GgufHeads::Axis::rows && n >= heads.first;
-    const std::byte* from = t.bytes.data() + static_cast<std::size_t>(moved ? heads.stored(n) : n) * stride;
+    const std::byte* from =
+        t.bytes.data() + static_cast<std::size_t>(moved ? heads.stored(n) : n) * stride;
     const auto at = static_cast<std::size_t>(n);
     std::byte* const codes = made->codes.get() + at * row;
     std::byte* const scales = fp4 ? made->scales.get() + at * scale_row : nullptr;

@@ -38,7 +38,8 @@ std::optional<ShardName> shard_name(const std::string& file) {
     const auto result = std::from_chars(from, from + 5, to);
     return result.ec == std::errc{} && result.ptr == from + 5;
   };
-  if (!number(tail.data() + 1, out.number) || !number(tail.data() + 10, out.count)) return std::nullopt;
+  if (!number(tail.data() + 1, out.number) || !number(tail.data() + 10, out.count))
+    return std::nullopt;
   if (out.number < 1 || out.count < out.number || out.of(out.number) != file) return std::nullopt;
   return out;
 }
@@ -72,8 +73,10 @@ GgufModel::GgufModel(const std::filesystem::path& path) {
     own.integer("split.no", n - 1, n - 1);
     own.integer("split.count", count, count);
     const std::int64_t tensors = own.integer_or("split.tensors.count", expected, -1, 1 << 20);
-    if (n > 1 && tensors != expected) own.fail("split.tensors.count", "expected " + std::to_string(expected) +
-                                               " as in the first shard, found " + std::to_string(tensors));
+    if (n > 1 && tensors != expected)
+      own.fail("split.tensors.count", "expected " + std::to_string(expected) +
+                                          " as in the first shard, found " +
+                                          std::to_string(tensors));
     expected = tensors;
     add(std::move(one), at.string());
   }
@@ -84,7 +87,9 @@ GgufModel::GgufModel(const std::filesystem::path& path) {
   }
 }
 
-GgufModel::GgufModel(GgufFile file, std::string source) { add(std::move(file), std::move(source)); }
+GgufModel::GgufModel(GgufFile file, std::string source) {
+  add(std::move(file), std::move(source));
+}
 
 void GgufModel::add(GgufFile file, std::string source) {
   if (files_.empty()) metadata_ = file.metadata();
@@ -92,7 +97,8 @@ void GgufModel::add(GgufFile file, std::string source) {
     const auto [at, added] = places_.emplace(t.name, tensors_.size());
     if (!added) {
       fail(ErrorCode::bad_file, source,
-           "tensor " + show_name(t.name) + ": duplicate, it lies in " + file_of(tensors_[at->second]) + " too");
+           "tensor " + show_name(t.name) + ": duplicate, it lies in " +
+               file_of(tensors_[at->second]) + " too");
     }
     tensors_.push_back({t, files_.size()});
   }

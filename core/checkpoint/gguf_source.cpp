@@ -12,21 +12,31 @@ namespace {
 // How the list of tensors shows a type; U8 and I8 are blocks that only decoded_at_load reads.
 std::optional<DType> dtype_of(const GgufType& type) {
   switch (type.id) {
-    case gguf::kF32: return DType::f32;
-    case gguf::kF16: return DType::f16;
-    case gguf::kBF16: return DType::bf16;
-    case gguf::kNvfp4: return DType::u8;
-    case gguf::kQ8_0: return DType::i8;
-    default: return std::nullopt;
+    case gguf::kF32:
+      return DType::f32;
+    case gguf::kF16:
+      return DType::f16;
+    case gguf::kBF16:
+      return DType::bf16;
+    case gguf::kNvfp4:
+      return DType::u8;
+    case gguf::kQ8_0:
+      return DType::i8;
+    default:
+      return std::nullopt;
   }
 }
 
 WeightFormat format_of(const GgufType& type) {
   switch (type.id) {
-    case gguf::kF16: return WeightFormat::f16;
-    case gguf::kBF16: return WeightFormat::bf16;
-    case gguf::kNvfp4: return WeightFormat::nvfp4;
-    default: return WeightFormat::f32;
+    case gguf::kF16:
+      return WeightFormat::f16;
+    case gguf::kBF16:
+      return WeightFormat::bf16;
+    case gguf::kNvfp4:
+      return WeightFormat::nvfp4;
+    default:
+      return WeightFormat::f32;
   }
 }
 
@@ -45,12 +55,13 @@ void check_heads(const GgufBinding& b, const GgufTensor& t, const std::string& w
   const std::int64_t found = t.dims.empty() ? 1 : columns ? t.dims.front() : t.dims.back();
   if (found != extent) {
     throw Error(ErrorCode::bad_file, who + "expected " + std::to_string(extent) +
-                                         (columns ? " columns" : " rows") + " in heads, found dims " +
-                                         shape_text(t.dims));
+                                         (columns ? " columns" : " rows") +
+                                         " in heads, found dims " + shape_text(t.dims));
   }
   if (columns && t.type->id == gguf::kNvfp4 && (h.unit % 16 != 0 || h.first % 16 != 0)) {
     throw Error(ErrorCode::unsupported, who + "expected heads of a multiple of 16 columns, found " +
-                                            std::to_string(h.unit) + ": their order cannot be undone in NVFP4");
+                                            std::to_string(h.unit) +
+                                            ": their order cannot be undone in NVFP4");
   }
 }
 
@@ -93,7 +104,9 @@ std::shared_ptr<const void> GgufSource::owner(const TensorInfo& t) const {
   return model_->owner(in_file(t));
 }
 
-std::string GgufSource::file_of(const TensorInfo& t) const { return model_->file_of(in_file(t)); }
+std::string GgufSource::file_of(const TensorInfo& t) const {
+  return model_->file_of(in_file(t));
+}
 
 std::string GgufSource::spelled(std::string_view name) const {
   const auto at = by_name_.find(std::string(name));
@@ -121,6 +134,7 @@ bool GgufSource::decoded_at_load(const TensorInfo& t, Weight& out) const {
   if (as_stored && heads.axis == GgufHeads::Axis::none) return false;
   out.format = format_of(*s.tensor.type);
   out.codes = {};
+  out.scales_origin = out.codes_origin;  // in the same blocks
   out.materialize = [model = model_, &tensor = s.tensor, heads](Weight& made) {
     decode_gguf_matrix(tensor, heads, made);
   };
@@ -149,8 +163,8 @@ std::vector<std::string> GgufSource::notes() const {
   }
   if (count == 0) return {};
   return {"Q8_0 is decoded to float32 at load, exactly: " + std::to_string(count) +
-          (count == 1 ? " matrix, " : " matrices, ") + std::to_string(stored) + " bytes in the file, " +
-          std::to_string(decoded) + " decoded"};
+          (count == 1 ? " matrix, " : " matrices, ") + std::to_string(stored) +
+          " bytes in the file, " + std::to_string(decoded) + " decoded"};
 }
 
 }  // namespace nibble

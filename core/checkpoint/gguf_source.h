@@ -1,5 +1,5 @@
-// gguf_source.h: the tensors of a GGUF model under the names, shapes and order of heads of a Hugging
-// Face checkpoint, by a table that the architecture writes.
+// gguf_source.h: the tensors of a GGUF model under the names, shapes and order of heads of a
+// Hugging Face checkpoint, by a table that the architecture writes.
 //
 // F32, F16 and BF16 matrices lie in the file as a Weight holds them and stay mapped. Decoded when a
 // backend asks: NVFP4 (blocks of 64 hold scales and codes together, in another order of nibbles),
@@ -18,8 +18,8 @@
 
 namespace nibble {
 
-// Heads that the file keeps "tiled" (all key groups' first value head, then all second, ...) and the
-// model grouped by key head: head k * each + j of the model is head j * keys + k of the file.
+// Heads that the file keeps "tiled" (all key groups' first value head, then all second, ...) and
+// the model grouped by key head: head k * each + j of the model is head j * keys + k of the file.
 struct GgufHeads {
   enum class Axis : std::uint8_t { none, rows, columns };
   Axis axis = Axis::none;
@@ -73,9 +73,13 @@ class GgufSource final : public TensorSource {
   std::vector<std::string> formats() const;  // "Q8_0: 12 tensors", for people
 
  private:
-  std::size_t place(const TensorInfo& t) const { return static_cast<std::size_t>(&t - infos_.data()); }
+  std::size_t place(const TensorInfo& t) const {
+    return static_cast<std::size_t>(&t - infos_.data());
+  }
   const GgufBinding& binding(const TensorInfo& t) const { return bindings_[of_[place(t)]]; }
-  const GgufModel::Stored& in_file(const TensorInfo& t) const { return model_->tensors()[place(t)]; }
+  const GgufModel::Stored& in_file(const TensorInfo& t) const {
+    return model_->tensors()[place(t)];
+  }
 
   std::shared_ptr<const GgufModel> model_;
   std::vector<GgufBinding> bindings_;

@@ -7,8 +7,8 @@ namespace nibble {
 
 struct GgufType {
   std::uint32_t id;
-  const char* name;         // as ggml spells it: "F32", "Q8_0", "NVFP4", ...
-  std::int64_t block;       // values
+  const char* name;    // as ggml spells it: "F32", "Q8_0", "NVFP4", ...
+  std::int64_t block;  // values
   std::int64_t block_bytes;
 };
 

@@ -64,8 +64,8 @@ std::vector<std::int64_t> types_of(const JsonView& m, std::size_t tokens) {
     const Json& type = types[i];
     const std::int64_t v = type.is_integer() && type.as_double() < 10 ? type.as_int() : 0;
     if (v != kNormal && v != kControl && v != kUserDefined && v != kUnused) {
-      m.fail(kTypes, "expected 1, 3, 4 or 5 (normal, control, user defined, unused), found " + shown(type) +
-                         " at " + std::to_string(i));
+      m.fail(kTypes, "expected 1, 3, 4 or 5 (normal, control, user defined, unused), found " +
+                         shown(type) + " at " + std::to_string(i));
     }
     out[i] = v;
   }
@@ -81,7 +81,8 @@ std::optional<std::int64_t> token_id(const JsonView& m, const char* key, std::si
 
 Json gguf_tokenizer_json(const JsonView& m) {
   if (const std::string model = m.string("tokenizer.ggml.model"); model != "gpt2") {
-    unsupported(m, "tokenizer.ggml.model", "expected gpt2 (byte-level BPE), found " + in_quotes(model));
+    unsupported(m, "tokenizer.ggml.model",
+                "expected gpt2 (byte-level BPE), found " + in_quotes(model));
   }
   for (const char* key : {"tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token"}) {
     if (m.boolean_or(key, false)) unsupported(m, key, "expected false, found true");
@@ -107,7 +108,8 @@ Json gguf_tokenizer_json(const JsonView& m) {
     }
   }
   const auto merges = m.array("tokenizer.ggml.merges");
-  const Json::Object bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  const Json::Object bytes{
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
   const Json::Object split{{"type", "Split"},
                            {"pattern", Json::Object{{"Regex", regex}}},
                            {"behavior", "Isolated"},
@@ -116,7 +118,8 @@ Json gguf_tokenizer_json(const JsonView& m) {
       {"version", "1.0"},
       {"added_tokens", std::move(added)},
       {"normalizer", Json::Object{{"type", "NFC"}}},
-      {"pre_tokenizer", Json::Object{{"type", "Sequence"}, {"pretokenizers", Json::Array{split, bytes}}}},
+      {"pre_tokenizer",
+       Json::Object{{"type", "Sequence"}, {"pretokenizers", Json::Array{split, bytes}}}},
       {"decoder", Json::Object{{"type", "ByteLevel"}}},
       {"model", Json::Object{{"type", "BPE"},
                              {"vocab", std::move(vocab)},
@@ -152,7 +155,8 @@ Json gguf_template_tokens(const JsonView& m) {
   const auto tokens = tokens_of(m);
   Json out{Json::Object{}};
   for (const auto& [name, key] : kNamed) {
-    if (const auto id = token_id(m, key, tokens.size())) out.set(name, tokens[static_cast<std::size_t>(*id)]);
+    if (const auto id = token_id(m, key, tokens.size()))
+      out.set(name, tokens[static_cast<std::size_t>(*id)]);
   }
   return out;
 }

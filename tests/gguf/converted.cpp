@@ -23,12 +23,12 @@ struct Rule {
   const char *theirs, *ours;
 };
 constexpr Rule kRules[] = {
-    {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},
-    {"self_attn.v_proj", "attn_v"},      {"self_attn.o_proj", "attn_output"},
-    {"self_attn.q_norm", "attn_q_norm"}, {"self_attn.k_norm", "attn_k_norm"},
-    {"input_layernorm", "attn_norm"},    {"post_attention_layernorm", "post_attention_norm"},
-    {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
-    {"mlp.down_proj", "ffn_down"},       {"linear_attn.in_proj_qkv", "attn_qkv"},
+    {"self_attn.q_proj", "attn_q"},         {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},         {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"},    {"self_attn.k_norm", "attn_k_norm"},
+    {"input_layernorm", "attn_norm"},       {"post_attention_layernorm", "post_attention_norm"},
+    {"mlp.gate_proj", "ffn_gate"},          {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},          {"linear_attn.in_proj_qkv", "attn_qkv"},
     {"linear_attn.in_proj_z", "attn_gate"}, {"linear_attn.in_proj_a", "ssm_alpha"},
     {"linear_attn.in_proj_b", "ssm_beta"},  {"linear_attn.out_proj", "ssm_out"},
     {"linear_attn.conv1d", "ssm_conv1d"},   {"linear_attn.norm", "ssm_norm"},
@@ -72,14 +72,17 @@ std::string tiled(const std::string& row, std::size_t first, std::size_t unit) {
   constexpr int kEach = kValueHeads / kKeyHeads;
   for (int r = 0; r < kEach; ++r) {
     for (int k = 0; k < kKeyHeads; ++k) {
-      const auto to = static_cast<std::size_t>(r * kKeyHeads + k), from = static_cast<std::size_t>(k * kEach + r);
+      const auto to = static_cast<std::size_t>(r * kKeyHeads + k),
+                 from = static_cast<std::size_t>(k * kEach + r);
       std::memcpy(&out[first + to * unit], &row[first + from * unit], unit);
     }
   }
   return out;
 }
 
-std::string text_of(Bytes b) { return {reinterpret_cast<const char*>(b.data()), b.size()}; }
+std::string text_of(Bytes b) {
+  return {reinterpret_cast<const char*>(b.data()), b.size()};
+}
 
 template <class T>
 std::string raw(const std::vector<T>& v) {
@@ -105,12 +108,14 @@ std::string nvfp4_blocks(const std::string& codes, const std::string& scales) {
 }
 
 int scale_exponent(float largest) {  // 2^e >= largest / 127, a normal number of f16
-  return largest == 0 ? -14 : std::max(-14, static_cast<int>(std::ceil(std::log2(largest / 127.0f))));
+  return largest == 0 ? -14
+                      : std::max(-14, static_cast<int>(std::ceil(std::log2(largest / 127.0f))));
 }
 
 float block_largest(const std::vector<float>& values, std::size_t at) {
   float m = 0;
-  for (std::size_t i = at / 32 * 32; i < at / 32 * 32 + 32; ++i) m = std::max(m, std::abs(values[i]));
+  for (std::size_t i = at / 32 * 32; i < at / 32 * 32 + 32; ++i)
+    m = std::max(m, std::abs(values[i]));
   return m;
 }
 
@@ -119,12 +124,14 @@ std::string encoded(const std::vector<float>& values, std::uint32_t type) {
   std::string out;
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (type != gguf::kQ8_0) {
-      const std::uint16_t bits = type == gguf::kF16 ? num::float_to_f16(values[i]) : num::float_to_bf16(values[i]);
+      const std::uint16_t bits =
+          type == gguf::kF16 ? num::float_to_f16(values[i]) : num::float_to_bf16(values[i]);
       out += raw(std::vector<std::uint16_t>{bits});
       continue;
     }
     const int e = scale_exponent(block_largest(values, i));
-    if (i % 32 == 0) out += raw(std::vector<std::uint16_t>{static_cast<std::uint16_t>((e + 15) << 10)});
+    if (i % 32 == 0)
+      out += raw(std::vector<std::uint16_t>{static_cast<std::uint16_t>((e + 15) << 10)});
     out += static_cast<char>(static_cast<std::int8_t>(std::lround(std::ldexp(values[i], -e))));
   }
   return out;
@@ -136,8 +143,8 @@ void order_heads(const std::string& stored, std::string& bytes, std::size_t row_
     bytes = tiled(bytes, kKeyRows * row_bytes, kDim * row_bytes);
   } else if (stored.ends_with("attn_gate") && stored.starts_with("blk.")) {
     bytes = tiled(bytes, 0, kDim * row_bytes);
-  } else if (stored.ends_with("ssm_alpha") || stored.ends_with("ssm_beta") || stored.ends_with("ssm_a") ||
-             stored.ends_with("ssm_dt.bias")) {
+  } else if (stored.ends_with("ssm_alpha") || stored.ends_with("ssm_beta") ||
+             stored.ends_with("ssm_a") || stored.ends_with("ssm_dt.bias")) {
     bytes = tiled(bytes, 0, row_bytes);
   } else if (stored.ends_with("ssm_out")) {
     std::string out;
@@ -148,8 +155,8 @@ void order_heads(const std::string& stored, std::string& bytes, std::size_t row_
   }
 }
 
-void add_matrix(GgufWriter& w, const Checkpoint& from, const TensorInfo& codes, const std::string& scope,
-                const std::string& stored, std::uint32_t type) {
+void add_matrix(GgufWriter& w, const Checkpoint& from, const TensorInfo& codes,
+                const std::string& scope, const std::string& stored, std::uint32_t type) {
   const TensorInfo& block = *from.find(scope + ".weight_scale");
   const TensorInfo& global = *from.find(scope + ".weight_scale_2");
   const std::int64_t rows = codes.shape[0], cols = 2 * codes.shape[1];
@@ -173,7 +180,8 @@ void add_matrix(GgufWriter& w, const Checkpoint& from, const TensorInfo& codes, 
     bytes = encoded(values, type);
   }
   w.tensors.push_back({stored + ".weight", type, {cols, rows}, bytes});
-  if (type == gguf::kNvfp4) w.tensors.push_back({stored + ".scale", gguf::kF32, {1}, text_of(global.bytes)});
+  if (type == gguf::kNvfp4)
+    w.tensors.push_back({stored + ".scale", gguf::kF32, {1}, text_of(global.bytes)});
   if (const TensorInfo* input = from.find(scope + ".input_scale")) {
     w.tensors.push_back({stored + ".input_scale", gguf::kF32, {1}, text_of(input->bytes)});
   }
@@ -243,7 +251,9 @@ GgufWriter converted(std::uint32_t matrices, bool drafts) {
   const std::filesystem::path folder = kData / "model/hf-nvfp4-modelopt";
   GgufWriter w;
   w.text("general.architecture", "qwen35").text("general.name", "tiny");
-  const auto put = [&](const char* key, std::uint32_t v) { w.u32(std::string("qwen35.") + key, v); };
+  const auto put = [&](const char* key, std::uint32_t v) {
+    w.u32(std::string("qwen35.") + key, v);
+  };
   put("block_count", drafts ? kLayers + 1 : kLayers);
   if (drafts) put("nextn_predict_layers", 1);
   put("context_length", 4096);

@@ -10,7 +10,8 @@ namespace nibble::test {
 // heads tiled. `drafts`: with the draft head as block 8.
 GgufWriter converted(std::uint32_t matrices = gguf::kNvfp4, bool drafts = false);
 
-// What a value of a matrix is after it was stored so, with `largest` the largest of its block of 32.
+// What a value of a matrix is after it was stored so, with `largest` the largest of its block
+// of 32.
 float stored_value(float v, float largest, std::uint32_t type);
 
 }  // namespace nibble::test

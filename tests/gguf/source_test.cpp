@@ -29,17 +29,21 @@ struct Opened {
 Opened open_gguf(const GgufWriter& w) {
   const auto held = std::make_shared<const std::string>(w.bytes());
   const Bytes bytes(reinterpret_cast<const std::byte*>(held->data()), held->size());
-  const auto model = std::make_shared<const GgufModel>(GgufFile(bytes, "tiny.gguf", held), "tiny.gguf");
+  const auto model =
+      std::make_shared<const GgufModel>(GgufFile(bytes, "tiny.gguf", held), "tiny.gguf");
   GgufPlan plan = plan_qwen3_5_gguf(*model);
   const Qwen3_5Config config = read_qwen3_5_config(JsonView(plan.config, "tiny.gguf"));
-  return {Weights::root(std::make_shared<GgufSource>(model, std::move(plan.tensors)), QuantConfig::gguf({})), config};
+  return {Weights::root(std::make_shared<GgufSource>(model, std::move(plan.tensors)),
+                        QuantConfig::gguf({})),
+          config};
 }
 
 Opened open_folder() {
   const auto folder = kData / "model/hf-nvfp4-modelopt";
   const Json config = read_json_object(folder / "config.json");
   const JsonView view(config, "config.json");
-  return {Weights::root(std::make_shared<Checkpoint>(folder), QuantConfig::read(view)), read_qwen3_5_config(view)};
+  return {Weights::root(std::make_shared<Checkpoint>(folder), QuantConfig::read(view)),
+          read_qwen3_5_config(view)};
 }
 
 bool same(Bytes a, Bytes b) {
@@ -63,7 +67,8 @@ TEST(GgufConverted, TensorsAreThoseOfAnotherConverter) {
   for (const auto& t : w.tensors) {
     std::string dims;
     for (const auto d : t.dims) dims += (dims.empty() ? "" : "x") + std::to_string(d);
-    EXPECT_EQ(std::to_string(t.type) + " " + dims + " " + sha256(std::as_bytes(std::span(t.bytes))), expected[t.name])
+    EXPECT_EQ(std::to_string(t.type) + " " + dims + " " + sha256(std::as_bytes(std::span(t.bytes))),
+              expected[t.name])
         << t.name;
   }
 }
@@ -71,7 +76,8 @@ TEST(GgufConverted, TensorsAreThoseOfAnotherConverter) {
 TEST(GgufSource, WeightsAreThoseOfTheFolder) {
   for (const bool drafts : {false, true}) {
     const Opened a = open_gguf(converted(gguf::kNvfp4, drafts)), b = open_folder();
-    BoundModel ours = bind_model(a.weights, a.config, drafts), theirs = bind_model(b.weights, b.config, drafts);
+    BoundModel ours = bind_model(a.weights, a.config, drafts),
+               theirs = bind_model(b.weights, b.config, drafts);
     ASSERT_EQ(ours.matrices.size(), theirs.matrices.size());
     for (std::size_t i = 0; i < ours.matrices.size(); ++i) {
       Weight& w = ours.matrices[i];
@@ -98,7 +104,8 @@ TEST(GgufSource, SmallTensorsAreThoseOfTheFolder) {
       out.push_back((l / "input_layernorm").vector(o.config.hidden, Fold::one_plus));
       out.push_back((l / "post_attention_layernorm").vector(o.config.hidden, Fold::one_plus));
     }
-    const Weights full = o.weights / "model.layers.3.self_attn", delta = o.weights / "model.layers.0.linear_attn";
+    const Weights full = o.weights / "model.layers.3.self_attn",
+                  delta = o.weights / "model.layers.0.linear_attn";
     out.push_back((full / "q_norm").vector(o.config.head_dim, Fold::one_plus));
     out.push_back((delta / "A_log").vector(o.config.linear_value_heads, Fold::neg_exp));
     out.push_back((delta / "dt_bias").vector(o.config.linear_value_heads));
@@ -119,14 +126,18 @@ TEST(GgufSource, OtherFormatsDecodeExactly) {
       Weight& w = ours.matrices[i];
       if (theirs.matrices[i].format != WeightFormat::nvfp4) continue;
       make(w);
-      EXPECT_EQ(w.format, type == gguf::kF16 ? WeightFormat::f16 : type == gguf::kBF16 ? WeightFormat::bf16 : WeightFormat::f32);
+      EXPECT_EQ(w.format, type == gguf::kF16    ? WeightFormat::f16
+                          : type == gguf::kBF16 ? WeightFormat::bf16
+                                                : WeightFormat::f32);
       const std::vector<double> found = dequantise(w), original = dequantise(theirs.matrices[i]);
       std::size_t wrong = 0;
       for (std::size_t at = 0; at < found.size(); at += 32) {
         float largest = 0;
-        for (std::size_t k = at; k < at + 32; ++k) largest = std::max(largest, static_cast<float>(std::abs(original[k])));
+        for (std::size_t k = at; k < at + 32; ++k)
+          largest = std::max(largest, static_cast<float>(std::abs(original[k])));
         for (std::size_t k = at; k < at + 32; ++k) {
-          wrong += found[k] != static_cast<double>(stored_value(static_cast<float>(original[k]), largest, type));
+          wrong += found[k] != static_cast<double>(
+                                   stored_value(static_cast<float>(original[k]), largest, type));
         }
       }
       EXPECT_EQ(wrong, 0u) << gguf_type(type)->name << " " << w.name;
@@ -150,9 +161,11 @@ TEST(GgufSource, Q8_0IsExact) {
     decode_gguf_matrix(t, {}, w);
     const double exponent = (bits >> 10 & 31) == 0 ? 1 : bits >> 10 & 31;
     const double fraction = (bits & 1023) + ((bits >> 10 & 31) == 0 ? 0 : 1024);
-    const double scale = std::ldexp(fraction, static_cast<int>(exponent) - 25) * (bits & 0x8000 ? -1 : 1);
+    const double scale =
+        std::ldexp(fraction, static_cast<int>(exponent) - 25) * (bits & 0x8000 ? -1 : 1);
     for (int i = 0; i < 256; ++i) {
-      EXPECT_EQ(static_cast<double>(load_le<float>(w.codes, 4 * static_cast<std::size_t>(i))), scale * (i - 128));
+      EXPECT_EQ(static_cast<double>(load_le<float>(w.codes, 4 * static_cast<std::size_t>(i))),
+                scale * (i - 128));
     }
   }
 }

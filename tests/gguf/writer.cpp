@@ -15,11 +15,17 @@ std::string raw(T v) {
   return out;
 }
 
-std::string string_of(const std::string& text) { return raw<std::uint64_t>(text.size()) + text; }
+std::string string_of(const std::string& text) {
+  return raw<std::uint64_t>(text.size()) + text;
+}
 
-std::string list(std::uint32_t type, std::size_t count) { return raw(type) + raw<std::uint64_t>(count); }
+std::string list(std::uint32_t type, std::size_t count) {
+  return raw(type) + raw<std::uint64_t>(count);
+}
 
-void pad(std::string& out) { out.resize((out.size() + 31) / 32 * 32); }
+void pad(std::string& out) {
+  out.resize((out.size() + 31) / 32 * 32);
+}
 
 constexpr std::uint32_t kU16 = 2, kU32 = 4, kI32 = 5, kF32 = 6, kBool = 7, kString = 8, kArray = 9;
 
@@ -40,10 +46,18 @@ GgufWriter& GgufWriter::put(const std::string& key, std::uint32_t type, const st
 GgufWriter& GgufWriter::text(const std::string& key, const std::string& value) {
   return put(key, kString, string_of(value));
 }
-GgufWriter& GgufWriter::u32(const std::string& key, std::uint32_t value) { return put(key, kU32, raw(value)); }
-GgufWriter& GgufWriter::u16(const std::string& key, std::uint16_t value) { return put(key, kU16, raw(value)); }
-GgufWriter& GgufWriter::i32(const std::string& key, std::int32_t value) { return put(key, kI32, raw(value)); }
-GgufWriter& GgufWriter::f32(const std::string& key, float value) { return put(key, kF32, raw(value)); }
+GgufWriter& GgufWriter::u32(const std::string& key, std::uint32_t value) {
+  return put(key, kU32, raw(value));
+}
+GgufWriter& GgufWriter::u16(const std::string& key, std::uint16_t value) {
+  return put(key, kU16, raw(value));
+}
+GgufWriter& GgufWriter::i32(const std::string& key, std::int32_t value) {
+  return put(key, kI32, raw(value));
+}
+GgufWriter& GgufWriter::f32(const std::string& key, float value) {
+  return put(key, kF32, raw(value));
+}
 GgufWriter& GgufWriter::flag(const std::string& key, bool value) {
   return put(key, kBool, raw<std::uint8_t>(value));
 }
@@ -102,7 +116,8 @@ void GgufWriter::write(const std::filesystem::path& path) const {
   std::ofstream(path, std::ios::binary) << bytes();
 }
 
-std::filesystem::path GgufWriter::write_shards(const std::filesystem::path& folder, std::size_t count) const {
+std::filesystem::path GgufWriter::write_shards(const std::filesystem::path& folder,
+                                               std::size_t count) const {
   const auto five = [](std::size_t n) {
     const std::string digits = std::to_string(n);
     return std::string(5 - digits.size(), '0') + digits;
@@ -111,7 +126,8 @@ std::filesystem::path GgufWriter::write_shards(const std::filesystem::path& fold
   for (std::size_t n = 0; n < count; ++n) {
     GgufWriter shard;
     if (n == 0) shard.pairs_ = pairs_;
-    shard.u16("split.no", static_cast<std::uint16_t>(n)).u16("split.count", static_cast<std::uint16_t>(count));
+    shard.u16("split.no", static_cast<std::uint16_t>(n))
+        .u16("split.count", static_cast<std::uint16_t>(count));
     shard.i32("split.tensors.count", static_cast<std::int32_t>(tensors.size()));
     const std::size_t begin = tensors.size() * n / count, end = tensors.size() * (n + 1) / count;
     shard.tensors.assign(tensors.begin() + static_cast<std::ptrdiff_t>(begin),
