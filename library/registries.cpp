@@ -6,7 +6,8 @@
 namespace nibble {
 
 const Registries& registries() {
-  static const Registries all{model_registry(), model_presets(), backend_registry()};
+  static const Registries all{model_registry(), model_presets(), gguf_architectures(),
+                              backend_registry()};
   return all;
 }
 

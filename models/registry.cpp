@@ -1,6 +1,7 @@
 #include "models/registry.h"
 
 #include "models/qwen3_5.h"
+#include "models/qwen3_5_gguf.h"
 
 namespace nibble {
 namespace {
@@ -8,6 +9,10 @@ namespace {
 constexpr ModelEntry kModels[] = {
     {"qwen3_5", make_qwen3_5},
     {"qwen3_5_text", make_qwen3_5},
+};
+
+constexpr GgufArchitecture kGguf[] = {
+    {"qwen35", plan_qwen3_5_gguf},
 };
 
 // Public shapes, and a 1-2 B one in the 27B's proportions.
@@ -39,5 +44,6 @@ constexpr ModelPreset kPresets[] = {
 
 std::span<const ModelEntry> model_registry() { return kModels; }
 std::span<const ModelPreset> model_presets() { return kPresets; }
+std::span<const GgufArchitecture> gguf_architectures() { return kGguf; }
 
 }  // namespace nibble

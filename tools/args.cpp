@@ -137,7 +137,7 @@ Verbosity OutputArgs::verbosity() const {
 void ModelArgs::add_path(CLI::App& app) {
   app.add_option("MODEL", path,
                  "folder of a checkpoint: config.json, *.safetensors, tokenizer.json (or one of "
-                 "these files)")
+                 "these files), or a GGUF file")
       ->type_name("");
 }
 

@@ -102,7 +102,7 @@ class Bench final : public Command {
     }
 
     BenchReport report;
-    report.model = shape_.empty() ? model_folder(model_.path).string() : shape_;
+    report.model = shape_.empty() ? model_path(model_.path).string() : shape_;
     report.info = info;
     const bool bounded = repetitions_option_->count() == 0 || seconds_option_->count() > 0;
     repetitions_.seconds = bounded ? seconds_ : std::numeric_limits<double>::infinity();
@@ -211,7 +211,7 @@ class Bench final : public Command {
       how.kv_tokens = std::max(how.kv_tokens, c.batch * ((c.positions() + 63) / 64 * 64));
     }
     if (shape_.empty()) {
-      const auto folder = model_folder(model_.path);
+      const auto folder = model_path(model_.path);
       return load_with(console, how, [&](const LoadOptions& o) {
         return Model::load(folder, model_.device(), o);
       });

@@ -27,7 +27,8 @@ checkpoint that nibble refuses ends with status 3 and the reason.
 Examples:
   nibble inspect models/qwen
   nibble inspect models/qwen --memory --kv-tokens 131072 --max-sequences 4
-  nibble inspect models/qwen --tensors --json)";
+  nibble inspect models/qwen --tensors --json
+  nibble inspect models/qwen-Q8_0.gguf)";
 
 std::string layers_text(const ModelInfo& info) {
   std::string out;
@@ -201,7 +202,7 @@ class Inspect final : public Command {
 
   int run(Console& console) override {
     console.set_verbosity(model_.output.verbosity());
-    const auto folder = model_folder(model_.path);
+    const auto folder = model_path(model_.path);
     ModelInfo info;
     std::vector<TensorRow> rows;
     as_load_failure([&] {

@@ -151,11 +151,11 @@ class Parity final : public Command {
     if (how_.chunk % 64 != 0) {
       throw usage_error(fmt::format("--chunk: expected a multiple of 64, found {}", how_.chunk));
     }
-    const auto folder = model_folder(model_.path);
+    const auto folder = model_path(model_.path);
     const Device a = a_.empty() ? Device::best() : parse(a_);
     how_.activations = model_.load_options().activations;
     how_.bound = static_cast<double>(bound_);
-    if (!b_model_.empty()) how_.model_b = model_folder(b_model_);
+    if (!b_model_.empty()) how_.model_b = model_path(b_model_);
     Json expected;
     if (check_.empty()) {
       read_prompt(console, folder);

@@ -107,7 +107,7 @@ class Perplexity final : public Command {
   void expect_context() {
     ModelInfo info;
     as_load_failure([&] {
-      info = Model::inspect(model_folder(model_.path), nullptr, model_.device(), model_.load_options());
+      info = Model::inspect(model_path(model_.path), nullptr, model_.device(), model_.load_options());
     });
     if (info.max_positions > 0 && context_ > info.max_positions) {
       throw usage_error(fmt::format("--context: expected at most the model's {} positions, found {}",

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kFooter =
     R"(Prints one token a line: its id and its text as JSON writes it. The text is taken byte for byte, a
 final newline too. --decode prints text exactly, without a newline of its own.
-Only tokenizer.json is read: the weights may be absent.
+Only tokenizer.json (or the metadata of a GGUF file) is read: the weights may be absent.
 
 Examples:
   nibble tokenize models/qwen -p "Hello, world"
@@ -67,7 +67,7 @@ class Tokenize final : public Command {
       text = text_.read(console, /*strip_newline=*/false);
     }
     std::optional<Tokenizer> tokenizer;
-    as_load_failure([&] { tokenizer.emplace(Tokenizer::load(model_folder(model_.path))); });
+    as_load_failure([&] { tokenizer.emplace(Tokenizer::load(model_path(model_.path))); });
 
     if (decoding) {
       text = tokenizer->decode(ids, no_special_);

@@ -46,6 +46,7 @@ seeds() {
   case "$1" in
     config) set -- "$at"/hostile/config/* tests/data/*/*/config.json ;;
     index) set -- "$at"/hostile/index/*/*.index.json ;;
+    gguf) set -- "$at"/hostile/gguf/* ;;
     safetensors) set -- "$at"/hostile/safetensors/* ;;
     template) set -- $(find "$at/templates" -name '*.jinja') ;;
     tokenizer) set -- "$at"/hostile/tokenizer/* ;;

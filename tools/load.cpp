@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kExpected =
     "expected a folder with config.json, *.safetensors and tokenizer.json (or a path to one of "
-    "these files)";
+    "these files), or a GGUF file";
 
 ExitCode load_exit_code(ErrorCode code) {
   switch (code) {
@@ -40,7 +40,7 @@ ExitCode load_exit_code(ErrorCode code) {
 
 }  // namespace
 
-fs::path model_folder(const std::string& path) {
+fs::path model_path(const std::string& path) {
   if (path.empty()) throw usage_error(fmt::format("no MODEL given: {}", kExpected));
   std::error_code ignored, failed;
   const fs::path given(path);
@@ -67,10 +67,7 @@ fs::path model_folder(const std::string& path) {
   }
   const fs::path folder = given.has_parent_path() ? given.parent_path() : fs::path(".");
   const std::string extension = given.extension().string();
-  if (extension == ".gguf") {
-    throw Failure(kBadModel, fmt::format("model {}: {}, found a GGUF file: that format is not supported yet",
-                                         in_quotes(path, kShownPath), kExpected));
-  }
+  if (extension == ".gguf") return given;
   const bool of_checkpoint =
       extension == ".json" || extension == ".safetensors" || extension == ".jinja";
   if (of_checkpoint && fs::exists(folder / "config.json", ignored)) return folder;
@@ -126,13 +123,13 @@ std::string weights_text(const ModelInfo& info) {
 
 const Tokenizer& tokenizer_of(const Model& model) {
   if (!model.has_tokenizer()) {
-    throw Failure(kBadModel, "expected a model with tokenizer.json, found none in its folder");
+    throw Failure(kBadModel, "expected a model with tokenizer.json, found none in its folder (or in the metadata of a GGUF file)");
   }
   return model.tokenizer();
 }
 
 Loaded load_model(Console& console, const ModelArgs& args) {
-  const fs::path folder = model_folder(args.path);
+  const fs::path folder = model_path(args.path);
   return load_with(console, args.load_options(),
                    [&](const LoadOptions& how) { return Model::load(folder, args.device(), how); });
 }

@@ -11,8 +11,8 @@
 
 namespace nibble::tool {
 
-// The folder that MODEL names: itself, or the one around a file of the checkpoint.
-std::filesystem::path model_folder(const std::string& path);
+// What MODEL names: a folder, the one around a file of the checkpoint, or a GGUF file.
+std::filesystem::path model_path(const std::string& path);
 
 struct Loaded {
   Model model;

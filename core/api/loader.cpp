@@ -3,16 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <optional>
 
 #include "core/api/registries.h"
-#include "core/base/files.h"
 #include "core/base/quote.h"
-#include "core/checkpoint/checkpoint.h"
-#include "core/checkpoint/json_file.h"
 #include "core/checkpoint/quant_config.h"
 #include "core/checkpoint/reencode.h"
-#include "core/text/chat/source_limit.h"
 #include "nibble/error.h"
 
 namespace nibble {
@@ -140,16 +135,6 @@ void reencode_nvfp4(Draft& d) {
   }
 }
 
-// An editor's byte order mark would become the first token of every prompt, a NUL ends nothing but
-// would be one of its characters.
-void tidy_template(std::string& source, const std::string& name) {
-  if (source.starts_with("\xEF\xBB\xBF")) source.erase(0, 3);
-  if (const std::size_t nul = source.find('\0'); nul != std::string::npos) {
-    throw Error(ErrorCode::bad_file,
-                name + ": expected text, found a NUL at byte " + std::to_string(nul));
-  }
-}
-
 }  // namespace
 
 const BackendEntry& backend_for(const Device& on) {
@@ -183,7 +168,7 @@ std::string human_bytes(std::uint64_t bytes) {
   return text;
 }
 
-Draft draft_model(const JsonView& config, const JsonView* hf_quant,
+Draft draft_model(const JsonView& config, const QuantConfig& quant,
                   std::shared_ptr<const TensorSource> source, const Device& on, const LoadOptions& how,
                   std::vector<ProgramClass> classes) {
   check(how);
@@ -191,10 +176,10 @@ Draft draft_model(const JsonView& config, const JsonView* hf_quant,
   Draft d;
   d.backend = make_backend(on);
   d.source = std::move(source);
-  const QuantConfig quant = QuantConfig::read(config, hf_quant);
   const Weights weights = Weights::root(d.source, quant);
   d.decoder = entry.make(config, weights);
   d.info.notes = weights.finish();
+  for (std::string& note : d.source->notes()) d.info.notes.push_back(std::move(note));
   d.vectors = weights.vectors();
 
   const DecoderInfo model = d.decoder->info();
@@ -263,21 +248,10 @@ void add_text_side(Draft& d, Model::Impl& model) {
   d.info.chat_template = model.chat_template.has_value();
 }
 
-Draft draft_folder(const std::filesystem::path& dir, const Device& on, const LoadOptions& how,
-                   std::vector<ProgramClass> classes) {
-  expect_folder(dir, "", "config.json and safetensors");
-  const std::string config_path = (dir / "config.json").string();
-  const Json config = read_json_object(config_path);
-  const JsonView view(config, config_path);
-  const std::string quant_path = (dir / "hf_quant_config.json").string();
-  Json quant;
-  std::optional<JsonView> quant_view;
-  if (file_present(quant_path)) {
-    quant = read_json_object(quant_path);
-    quant_view.emplace(quant, quant_path);
-  }
-  return draft_model(view, quant_view ? &*quant_view : nullptr, std::make_shared<Checkpoint>(dir), on, how,
-                     std::move(classes));
+Draft draft_files(const ModelFiles& files, const Device& on, const LoadOptions& how,
+                  std::vector<ProgramClass> classes) {
+  const ModelFiles::Described model = files.describe();
+  return draft_model(model.view(), model.quant, model.tensors, on, how, std::move(classes));
 }
 
 void move_weights(Draft& d, const LoadOptions& how) {
@@ -312,53 +286,6 @@ void bring_up(Draft d, const LoadOptions& how, Model::Impl& model) {
   d.engine.stop_tokens = model.stop_tokens;
   model.engine = std::make_unique<EngineLoop>(std::move(d.backend), std::move(d.engine),
                                           model.tokenizer ? &model.tokenizer->impl().bpe : nullptr);
-}
-
-void read_text_side(const std::filesystem::path& dir, Model::Impl& model) {
-  const auto present = [&](const char* name) { return file_present(dir / name); };
-  if (present("tokenizer.json")) {
-    model.tokenizer.emplace(std::make_shared<const Tokenizer::Impl>(
-        Tokenizer::Impl{BpeTokenizer::from_file(dir / "tokenizer.json")}));
-  }
-  model.template_tokens = Json(Json::Object{});
-  std::string source, name;
-  if (present("tokenizer_config.json")) {
-    const Json config = read_json_object(dir / "tokenizer_config.json");
-    for (const auto& [key, value] : config.as_object()) {
-      if (!key.ends_with("_token")) continue;
-      const Json* content = value.is_object() ? value.find("content") : &value;
-      if (content != nullptr && content->is_string()) model.template_tokens.set(key, *content);
-    }
-    if (const Json* t = config.find("chat_template"); t != nullptr && t->is_string()) {
-      source = t->as_string();
-      name = (dir / "tokenizer_config.json").string() + ": chat_template";
-    }
-  }
-  if (present("chat_template.jinja")) {
-    source = read_text_file(dir / "chat_template.jinja", kLargestTemplate);
-    name = (dir / "chat_template.jinja").string();
-  }
-  if (!name.empty()) {
-    tidy_template(source, name);
-    model.chat_template.emplace(std::move(source), std::move(name));
-  }
-  if (present("generation_config.json")) {
-    const Json config = read_json_object(dir / "generation_config.json");
-    if (const Json* eos = config.find("eos_token_id"); eos != nullptr && !eos->is_null()) {
-      const auto add = [&](const Json& id) {
-        if (!id.is_integer() || id.as_double() < 0 || id.as_double() > 2147483647.0) {
-          throw Error(ErrorCode::bad_file, (dir / "generation_config.json").string() +
-                                               ": eos_token_id: expected token ids, found " + id.dump());
-        }
-        model.stop_tokens.push_back(static_cast<std::int32_t>(id.as_int()));
-      };
-      if (eos->is_array()) {
-        for (const Json& id : eos->as_array()) add(id);
-      } else {
-        add(*eos);
-      }
-    }
-  }
 }
 
 }  // namespace nibble

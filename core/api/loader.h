@@ -1,12 +1,13 @@
-// loader.h: from a folder (or a named shape) to a model that is ready to step.
+// loader.h: from files (or a named shape) to a model that is ready to step.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "core/api/impl.h"
+#include "core/api/model_files.h"
+#include "core/checkpoint/quant_config.h"
 #include "core/checkpoint/tensor_source.h"
 #include "core/layers/decoder.h"
 #include "nibble/model.h"
@@ -33,12 +34,11 @@ BackendOptions backend_options(const Device& on);
 
 // Describes, traces and sizes. Throws as Model::load does, but never for lack of memory. `classes`: the
 // programs to trace; empty: those of the engine.
-Draft draft_model(const JsonView& config, const JsonView* hf_quant,
+Draft draft_model(const JsonView& config, const QuantConfig& quant,
                   std::shared_ptr<const TensorSource> source, const Device& on, const LoadOptions& how,
                   std::vector<ProgramClass> classes = {});
-// The same from config.json, hf_quant_config.json and the tensors of a folder.
-Draft draft_folder(const std::filesystem::path& dir, const Device& on, const LoadOptions& how,
-                   std::vector<ProgramClass> classes = {});
+Draft draft_files(const ModelFiles& files, const Device& on, const LoadOptions& how,
+                  std::vector<ProgramClass> classes = {});
 
 // Joins the stop tokens of both sides and notes tokenizer and template in the draft's info.
 void add_text_side(Draft& draft, Model::Impl& model);
@@ -49,10 +49,6 @@ void move_weights(Draft& draft, const LoadOptions& how);
 
 // Moves the weights and starts the engine.
 void bring_up(Draft draft, const LoadOptions& how, Model::Impl& model);
-
-// tokenizer.json, tokenizer_config.json, chat_template.jinja, generation_config.json of a folder, each
-// if present.
-void read_text_side(const std::filesystem::path& dir, Model::Impl& model);
 
 std::string human_bytes(std::uint64_t bytes);
 

@@ -18,7 +18,7 @@ namespace {
 void check_vocabulary(const Model::Impl& model, const Draft& draft) {
   if (!model.tokenizer) return;
   if (static_cast<std::int64_t>(model.tokenizer->size()) > draft.engine.vocab) {
-    throw Error(ErrorCode::bad_file, "[load] tokenizer.json has ids up to " +
+    throw Error(ErrorCode::bad_file, "[load] the tokenizer has ids up to " +
                                          std::to_string(model.tokenizer->size() - 1) +
                                          ", the model's vocabulary has " +
                                          std::to_string(draft.engine.vocab) + " entries");
@@ -37,9 +37,10 @@ TensorRow vector_row(const TensorInfo& t) {
 }  // namespace
 
 Model Model::load(const std::filesystem::path& dir, const Device& on, const LoadOptions& how) {
-  Draft draft = draft_folder(dir, on, how);
+  const ModelFiles files(dir);
+  Draft draft = draft_files(files, on, how);
   auto model = std::make_shared<Impl>();
-  read_text_side(dir, *model);
+  files.read_text(*model);
   check_vocabulary(*model, draft);
   add_text_side(draft, *model);
   bring_up(std::move(draft), how, *model);
@@ -48,9 +49,10 @@ Model Model::load(const std::filesystem::path& dir, const Device& on, const Load
 
 ModelInfo Model::inspect(const std::filesystem::path& dir, std::vector<TensorRow>* tensors,
                          const Device& on, const LoadOptions& how) {
-  Draft draft = draft_folder(dir, on, how);
+  const ModelFiles files(dir);
+  Draft draft = draft_files(files, on, how);
   Impl model;
-  read_text_side(dir, model);
+  files.read_text(model);
   check_vocabulary(model, draft);
   add_text_side(draft, model);
   for (const auto& [id, w] : draft.nvfp4) {
@@ -91,7 +93,7 @@ Model Model::synthetic(const SyntheticOptions& what, const Device& on, const Loa
   }
   auto source = std::make_shared<SyntheticSource>(what.seed, synthetic_policy(what.mix));
   auto model = std::make_shared<Impl>();
-  Draft draft = draft_model(JsonView(config, what.shape), nullptr, source, on, how);
+  Draft draft = draft_model(JsonView(config, what.shape), QuantConfig::read(JsonView(config, what.shape)), source, on, how);
   add_text_side(draft, *model);
   bring_up(std::move(draft), how, *model);
   return Model(std::move(model));
@@ -115,14 +117,14 @@ bool Model::has_chat_template() const { return impl_->chat_template.has_value();
 const std::vector<std::int32_t>& Model::stop_tokens() const { return impl_->stop_tokens; }
 
 const Tokenizer& Model::tokenizer() const {
-  if (!impl_->tokenizer) throw Error(ErrorCode::not_found, "[model] it has no tokenizer.json");
+  if (!impl_->tokenizer) throw Error(ErrorCode::not_found, "[model] it has no tokenizer");
   return *impl_->tokenizer;
 }
 
 std::string Model::render_chat(std::span<const ChatMessage> messages, const ChatOptions& how) const {
   if (!impl_->chat_template) {
     throw Error(ErrorCode::not_found,
-                "[model] it has no chat template (chat_template.jinja or tokenizer_config.json)");
+                "[model] it has no chat template (chat_template.jinja or tokenizer_config.json, or tokenizer.chat_template of a GGUF file)");
   }
   Json input = impl_->template_tokens;
   Json::Array list;

@@ -43,7 +43,7 @@ Draft Probe::draft(const std::filesystem::path& model, const Device& on, const P
   // compared with those that have them; who asks for fused ops gets them.
   Device device = on;
   device.fused_pack = on.fused_pack.value_or(false);
-  Draft d = draft_folder(model, device, load, {{Kind::decode, 1, 1}, {Kind::mixed, how.chunk, how.chunk}});
+  Draft d = draft_files(ModelFiles(model), device, load, {{Kind::decode, 1, 1}, {Kind::mixed, how.chunk, how.chunk}});
   if (positions > d.engine.capacity) {
     throw Error(ErrorCode::context_full, "[parity] a prompt of " + std::to_string(how.prompt.size()) +
                                              " tokens and " + std::to_string(how.decode) +

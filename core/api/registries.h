@@ -4,6 +4,7 @@
 #include <span>
 
 #include "backends/backend.h"
+#include "core/checkpoint/gguf_source.h"
 #include "core/layers/decoder.h"
 
 namespace nibble {
@@ -11,6 +12,7 @@ namespace nibble {
 struct Registries {
   std::span<const ModelEntry> models;
   std::span<const ModelPreset> presets;
+  std::span<const GgufArchitecture> gguf;
   std::span<const BackendEntry> backends;  // best first
 };
 

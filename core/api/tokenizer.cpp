@@ -1,13 +1,20 @@
 #include "nibble/tokenizer.h"
 
 #include "core/api/impl.h"
+#include "core/api/model_files.h"
+#include "nibble/error.h"
 
 namespace nibble {
 
 Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
 Tokenizer Tokenizer::load(const std::filesystem::path& dir) {
-  return Tokenizer(std::make_shared<const Impl>(Impl{BpeTokenizer::from_file(dir / "tokenizer.json")}));
+  if (!GgufModel::names(dir)) {  // a tokenizer.json may lie alone in its folder
+    return Tokenizer(std::make_shared<const Impl>(Impl{BpeTokenizer::from_file(dir / "tokenizer.json")}));
+  }
+  auto bpe = ModelFiles(dir).tokenizer();
+  if (!bpe) throw Error(ErrorCode::not_found, dir.string() + ": expected a tokenizer, found none in its metadata");
+  return Tokenizer(std::make_shared<const Impl>(Impl{*std::move(bpe)}));
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {

@@ -33,7 +33,7 @@ void expect_folder(const fs::path& path, const std::string& who, const std::stri
   if (status.type() == fs::file_type::not_found) refuse(ErrorCode::not_found, "nothing");
   if (!fs::exists(status)) refuse(ErrorCode::bad_file, failed.message());
   if (!fs::is_directory(status)) {
-    refuse(ErrorCode::bad_file, path.extension() == ".gguf" ? "a GGUF file: that format is not supported yet" : "a file");
+    refuse(ErrorCode::bad_file, "a file");
   }
   // Without the right to search it, every file inside would seem to be absent.
   if (!fs::exists(fs::status(path / ".", failed))) refuse(ErrorCode::bad_file, failed.message());

@@ -181,8 +181,16 @@ QuantConfig QuantConfig::read(const JsonView& config, const JsonView* hf_quant) 
 }
 
 const char* QuantConfig::method_name() const {
-  constexpr const char* kNames[] = {"none", "compressed-tensors", "modelopt", "fp8"};
+  constexpr const char* kNames[] = {"none", "compressed-tensors", "modelopt", "fp8", "gguf"};
   return kNames[static_cast<int>(method_)];
+}
+
+QuantConfig QuantConfig::gguf(std::vector<std::string> described) {
+  QuantConfig out;
+  out.method_ = Method::gguf;
+  out.groups_.push_back({{}, true, Kind::nvfp4_static});
+  out.described_ = std::move(described);
+  return out;
 }
 
 QuantConfig::Group QuantConfig::read_group(const JsonView& group, const std::string& outer_format) {

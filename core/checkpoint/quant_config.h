@@ -21,13 +21,15 @@ namespace nibble {
 
 class QuantConfig {
  public:
-  enum class Method : std::uint8_t { none, compressed_tensors, modelopt, fp8 };
+  enum class Method : std::uint8_t { none, compressed_tensors, modelopt, fp8, gguf };
   using Kind = ActivationFormat::Kind;
 
   QuantConfig() = default;  // nothing declared
 
   // `config` is config.json, `hf_quant` hf_quant_config.json or nullptr.
   static QuantConfig read(const JsonView& config, const JsonView* hf_quant = nullptr);
+  // A GGUF file, where a stored input scale declares: that input is NVFP4.
+  static QuantConfig gguf(std::vector<std::string> described);
 
   Method method() const { return method_; }
   const char* method_name() const;  // as quant_method spells it; "none"

@@ -1,5 +1,7 @@
 #include "core/checkpoint/weights.h"
 
+#include <cmath>
+
 #include "core/checkpoint/finite.h"
 #include "core/checkpoint/weights_shared.h"
 #include "core/checkpoint/widen.h"
@@ -32,6 +34,13 @@ constexpr SkipGroup kSkipped[] = {
        return n.ends_with(".k_scale") || n.ends_with(".v_scale") || n.ends_with(".kv_scale");
      }},
 };
+
+void apply(Fold fold, std::vector<float>& values) {
+  for (float& v : values) {
+    if (fold == Fold::one_plus) v = 1.0f + v;
+    if (fold == Fold::neg_exp) v = static_cast<float>(-std::exp(static_cast<double>(v)));
+  }
+}
 
 }  // namespace
 
@@ -83,9 +92,10 @@ void Weights::bind(const std::string& name, bool shared) const {
   ++(shared ? entry.sharers : entry.owners);
 }
 
-std::vector<float> Weights::tensor(const std::vector<std::int64_t>& shape) const {
+std::vector<float> Weights::tensor(const std::vector<std::int64_t>& shape, Fold fold) const {
   if (auto made = shared_->source->make_tensor(path_, shape)) {
     bind(path_, false);
+    apply(fold, *made);
     return std::move(*made);
   }
   const TensorInfo* t = find("");
@@ -97,6 +107,8 @@ std::vector<float> Weights::tensor(const std::vector<std::int64_t>& shape) const
   if (const std::string bad = first_not_finite(values, t->shape); !bad.empty()) {
     wrong(*t, "finite values", bad);
   }
+  shared_->source->reorder(*t, values);
+  if (!shared_->source->folded(*t)) apply(fold, values);
   const std::lock_guard lock(shared_->mutex);
   shared_->vectors.push_back(t);
   return values;
@@ -119,7 +131,7 @@ void Weights::expect(const TensorInfo& t, std::initializer_list<DType> dtypes,
 }
 
 void Weights::wrong(const TensorInfo& t, const std::string& expected) const {
-  wrong(t, expected, tensor_text(t));
+  wrong(t, expected, shared_->source->stored(t));
 }
 
 void Weights::wrong(const TensorInfo& t, const std::string& expected,
@@ -129,13 +141,14 @@ void Weights::wrong(const TensorInfo& t, const std::string& expected,
 }
 
 std::string Weights::origin(const TensorInfo& t) const {
-  return shared_->source->file_of(t) + ": tensor " + show_name(t.name);
+  return shared_->source->file_of(t) + ": tensor " + show_name(shared_->source->spelled(t.name));
 }
 
 void Weights::missing(std::initializer_list<std::string_view> suffixes) const {
   std::string names;
   for (const std::string_view suffix : suffixes) {
-    names += (names.empty() ? "" : ", ") + show_name(path_ + std::string(suffix));
+    const std::string name = shared_->source->spelled(path_ + std::string(suffix));
+    names += (names.empty() ? "" : ", ") + show_name(name);
   }
   throw Error(ErrorCode::not_found, "[weights] " + shared_->source->describe() +
                                         ": expected tensor " + show_name(path_) +
@@ -146,11 +159,13 @@ void Weights::lacks(const TensorInfo& beside,
                     std::initializer_list<std::string_view> suffixes) const {
   std::string names;
   for (const std::string_view suffix : suffixes) {
-    names += (names.empty() ? "" : " or ") + show_name(path_ + std::string(suffix));
+    const std::string name = shared_->source->spelled(path_ + std::string(suffix));
+    names += (names.empty() ? "" : " or ") + show_name(name);
   }
   throw Error(ErrorCode::not_found, "[weights] " + shared_->source->describe() +
                                         ": expected tensor " + names + " beside " +
-                                        show_name(beside.name) + ", found none");
+                                        show_name(shared_->source->spelled(beside.name)) +
+                                        ", found none");
 }
 
 BindReport Weights::report() const {
@@ -186,7 +201,7 @@ std::vector<std::string> Weights::finish() const {
   if (found.unbound.empty()) return std::move(found.skipped);
   std::string names;
   for (std::size_t i = 0; i < found.unbound.size() && i < 5; ++i) {
-    names += (i == 0 ? "" : ", ") + show_name(found.unbound[i]);
+    names += (i == 0 ? "" : ", ") + show_name(shared_->source->spelled(found.unbound[i]));
   }
   const std::size_t count = found.unbound.size();
   throw Error(ErrorCode::bad_file,

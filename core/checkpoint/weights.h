@@ -23,6 +23,13 @@ struct BindReport {
   std::vector<std::string> twice;    // tensors bound more than once
 };
 
+// What a model makes of a small tensor, once, at load (see docs/numerics.md).
+enum class Fold : std::uint8_t {
+  none,
+  one_plus,  // float32(1 + w): the factor of a zero-centred norm
+  neg_exp,   // -exp(w), in double, rounded once
+};
+
 // Copies are cheap and share one record of what was bound. Safe from any thread.
 class Weights {
  public:
@@ -43,8 +50,9 @@ class Weights {
 
   // `<scope>` itself or `<scope>.weight`, F32, F16 or BF16, widened exactly. Throws
   // Error(bad_file) for values that are not finite; those of a matrix a backend checks (finite.h).
-  std::vector<float> vector(std::int64_t n) const { return tensor({n}); }
-  std::vector<float> tensor(const std::vector<std::int64_t>& shape) const;
+  // A file that holds the values folded already (GGUF does) gives them as they are.
+  std::vector<float> vector(std::int64_t n, Fold fold = Fold::none) const { return tensor({n}, fold); }
+  std::vector<float> tensor(const std::vector<std::int64_t>& shape, Fold fold = Fold::none) const;
 
   // What vector() and tensor() read from files so far, in that order; they live with the source.
   std::vector<const TensorInfo*> vectors() const;
@@ -63,6 +71,7 @@ class Weights {
   void read_plain(const TensorInfo& weight, Weight& out) const;
   void read_fp8(const TensorInfo& weight, Weight& out, bool shared) const;
   void read_nvfp4(const TensorInfo& codes, Weight& out, bool shared) const;
+  void read_decoded(const TensorInfo& weight, Weight& out, bool shared) const;
   void read_activation(Weight& out, bool shared) const;
   std::vector<float> scales(const TensorInfo& t, bool shared) const;
   float scalar(const TensorInfo& t, bool divisor, bool shared) const;

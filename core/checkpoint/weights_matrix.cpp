@@ -62,7 +62,9 @@ Weight Weights::read_matrix(std::int64_t rows, std::int64_t cols, bool shared) c
   out.codes = weight->bytes;
   out.codes_origin = origin(*weight);
   out.owner = shared_->source->owner(*weight);
-  if (weight == packed || weight->dtype == DType::u8) {
+  if (shared_->source->decoded_at_load(*weight, out)) {
+    read_decoded(*weight, out, shared);
+  } else if (weight == packed || weight->dtype == DType::u8) {
     read_nvfp4(*weight, out, shared);
   } else if (weight->dtype == DType::f8_e4m3) {
     read_fp8(*weight, out, shared);
@@ -72,6 +74,15 @@ Weight Weights::read_matrix(std::int64_t rows, std::int64_t cols, bool shared) c
   bind(weight->name, shared);
   read_activation(out, shared);
   return out;
+}
+
+void Weights::read_decoded(const TensorInfo& weight, Weight& out, bool shared) const {
+  const std::vector<std::int64_t> shape{out.rows, out.cols};
+  if (weight.shape != shape) wrong(weight, "shape " + shape_text(shape));
+  if (out.format != WeightFormat::nvfp4) return;
+  const TensorInfo* scale = find(".weight_scale_2");
+  out.scale_layout = ScaleLayout::tensor;
+  out.scales = {scale == nullptr ? 1.0f : scalar(*scale, false, shared)};
 }
 
 void Weights::read_plain(const TensorInfo& weight, Weight& out) const {

@@ -5,11 +5,7 @@
 namespace nibble {
 
 std::vector<float> norm_factor(const Weights& w, std::int64_t size, NormWeight kind) {
-  std::vector<float> factor = w.vector(size);
-  if (kind == NormWeight::zero_centred) {
-    for (float& v : factor) v = 1.0f + v;
-  }
-  return factor;
+  return w.vector(size, kind == NormWeight::zero_centred ? Fold::one_plus : Fold::none);
 }
 
 Tensor SwiGluLayer::operator()(Step& s, Tensor x) const {
@@ -55,11 +51,9 @@ GatedDeltaNetLayer::GatedDeltaNetLayer(const Weights& w, const DeltaNetConfig& c
       in_proj_b(w / "in_proj_b", c.shape.value_heads, c.hidden),
       out_proj(w / "out_proj", c.hidden, c.shape.value_channels()),
       conv1d((w / "conv1d").tensor({c.shape.channels(), 1, c.shape.conv_kernel})),
-      neg_exp_a((w / "A_log").vector(c.shape.value_heads)),
+      neg_exp_a((w / "A_log").vector(c.shape.value_heads, Fold::neg_exp)),
       dt_bias((w / "dt_bias").vector(c.shape.value_heads)),
-      norm((w / "norm").vector(c.shape.value_dim)) {
-  for (float& a : neg_exp_a) a = static_cast<float>(-std::exp(static_cast<double>(a)));
-}
+      norm((w / "norm").vector(c.shape.value_dim)) {}
 
 Tensor GatedDeltaNetLayer::operator()(Step& s, Tensor x) const {
   const Tensor qkv = in_proj_qkv(s, x), z = in_proj_z(s, x);

@@ -1,4 +1,4 @@
-// Every case of data/cases/hostile for safetensors files, indexes and configs: the verdict, what
+// Every case of data/cases/hostile for safetensors and GGUF files, indexes and configs: the verdict, what
 // the error mentions, the tensors found, and limits on time, memory and files opened.
 #include <gtest/gtest.h>
 #include <sys/inotify.h>
@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/checkpoint/checkpoint.h"
+#include "core/checkpoint/gguf.h"
 #include "core/checkpoint/json_file.h"
 #include "core/checkpoint/quant_config.h"
 #include "core/checkpoint/safetensors.h"
@@ -35,7 +36,8 @@ std::vector<Case> cases() {
   std::ifstream manifest(kHostile / "manifest.jsonl");
   for (std::string line; std::getline(manifest, line);) {
     Case c{Json::parse(line, "manifest.jsonl")};
-    if (c.kind() == "safetensors" || c.kind() == "index" || c.kind() == "config") {
+    if (c.kind() == "safetensors" || c.kind() == "index" || c.kind() == "config" ||
+        c.kind() == "gguf") {
       out.push_back(std::move(c));
     }
   }
@@ -63,6 +65,17 @@ Json read_safetensors(const std::filesystem::path& path) {
     metadata = std::move(entries);
   }
   return Json::Object{{"metadata", std::move(metadata)}, {"tensors", describe(file.tensors())}};
+}
+
+Json read_gguf(const std::filesystem::path& path) {
+  const GgufFile file(path);
+  Json::Object tensors;
+  for (const GgufTensor& t : file.tensors()) {
+    tensors.emplace_back(t.name, Json::Object{{"dims", Json::Array(t.dims.begin(), t.dims.end())},
+                                              {"type", t.type->name},
+                                              {"sha256", test::sha256(t.bytes)}});
+  }
+  return Json::Object{{"metadata", file.metadata()}, {"tensors", std::move(tensors)}};
 }
 
 Json read_index(const std::filesystem::path& path) {
@@ -140,6 +153,7 @@ TEST_P(Hostile, IsReadOrRefused) {
   try {
     found = c.kind() == "safetensors" ? read_safetensors(path)
             : c.kind() == "index"     ? read_index(path)
+            : c.kind() == "gguf"      ? read_gguf(path)
                                       : read_config(path);
   } catch (const Error& e) {
     complaint = e.what();
@@ -177,7 +191,7 @@ std::string case_name(const testing::TestParamInfo<Case>& one) {
 INSTANTIATE_TEST_SUITE_P(All, Hostile, testing::ValuesIn(cases()), case_name);
 
 TEST(HostileManifest, HasAllCases) {
-  EXPECT_EQ(cases().size(), 262u);
+  EXPECT_EQ(cases().size(), 352u);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ TEST(Refusal, NoFolder) {
   expect_says(refusal(data("model/hf-nvfp4-ct/config.json")), {"expected a folder", "found a file"});
   Folder f;
   f.put("model.gguf", "GGUF");
-  expect_says(refusal(f.path / "model.gguf"), {"expected a folder", "found a GGUF file", "not supported yet"});
+  expect_says(refusal(f.path / "model.gguf"), {"model.gguf", "header", "truncated"});
 }
 
 TEST(Refusal, TruncatedFile) {

@@ -324,15 +324,12 @@ TEST(CommandLine, ModelsThatAreNone) {
   const TempFolder folder;
   folder.write("notes.txt", "no model");
   folder.write("model.safetensors", "");
-  folder.write("model-Q4_K_M.gguf", "GGUF");
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"/nonexistent/model", "found nothing at this path"},
       {folder.path().string(), "found a folder without config.json"},
       {(folder.path() / "notes.txt").string(), "found a file that is no part of such a folder"},
       {(folder.path() / "model.safetensors").string(),
        "found a file with no config.json beside it"},
-      {(folder.path() / "model-Q4_K_M.gguf").string(),
-       "found a GGUF file: that format is not supported yet"},
   };
   for (const auto& [path, found] : cases) {
     for (const std::vector<std::string>& args :
@@ -347,6 +344,21 @@ TEST(CommandLine, ModelsThatAreNone) {
       EXPECT_TRUE(one_line(run.err)) << run.err;
       EXPECT_NE(run.err.find("expected a folder with config.json"), std::string::npos) << run.err;
       EXPECT_NE(run.err.find(found), std::string::npos) << run.err;
+    }
+  }
+}
+
+TEST(CommandLine, GgufFilesThatAreNone) {
+  const TempFolder folder;
+  folder.write("broken.gguf", "GGUF");
+  for (const std::string name : {"broken.gguf", "absent.gguf"}) {
+    const std::string path = (folder.path() / name).string();
+    for (const std::vector<std::string>& args :
+         {std::vector<std::string>{"generate", path, "-p", "a"}, {"inspect", path}, {"tokenize", path, "-p", "a"}}) {
+      const ToolRun run = run_tool(args);
+      EXPECT_EQ(run.code, 3) << args[0] << " " << path << "\n" << run.err;
+      EXPECT_TRUE(one_line(run.err)) << run.err;
+      EXPECT_NE(run.err.find(name), std::string::npos) << run.err;
     }
   }
 }

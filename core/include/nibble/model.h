@@ -102,7 +102,7 @@ struct TensorRow {
   std::string name, format;
   std::string activations;          // "none" where they are not quantised; empty for a vector
   std::vector<std::int64_t> shape;  // a matrix: rows, columns
-  std::uint64_t bytes = 0;          // in the file; a matrix: with its scales
+  std::uint64_t bytes = 0;          // in the file; a matrix: with its scales (Q8_0 of GGUF: as the f32 that it becomes)
   bool matrix = true;
 };
 
@@ -116,7 +116,7 @@ struct SyntheticOptions {
 // Immutable weights and one engine; copies share both. Safe from any thread.
 class NIBBLE_API Model {
  public:
-  // `dir` holds config.json, safetensors, tokenizer.json, ... Nothing stays half loaded: it throws
+  // `dir` holds config.json, safetensors, tokenizer.json, ..., or is a GGUF file. Nothing stays half loaded: it throws
   // Error(invalid_argument | not_found | bad_file | unsupported | out_of_memory | cancelled | no_device).
   static Model load(const std::filesystem::path& dir, const Device& on = Device::best(),
                     const LoadOptions& how = {});

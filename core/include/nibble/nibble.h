@@ -124,8 +124,8 @@ NIBBLE_API void nibble_sampling_init(nibble_sampling* sampling, size_t struct_si
 
 /* ---- model ---------------------------------------------------------------------------------- */
 
-/* `options` NULL: the defaults. `path` is the folder of config.json, safetensors, tokenizer.json.
- */
+/* `options` NULL: the defaults. `path` is the folder of config.json, safetensors, tokenizer.json, or
+   a GGUF file. */
 NIBBLE_API nibble_status nibble_model_load(const char* path, const nibble_load_options* options,
                                            nibble_model** out);
 /* Random weights in the shape of a real model; it has no tokenizer. */

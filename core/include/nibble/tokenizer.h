@@ -17,7 +17,7 @@ namespace nibble {
 // Immutable, copies share; safe from any thread.
 class NIBBLE_API Tokenizer {
  public:
-  // tokenizer.json of a folder, without its weights. Throws Error(not_found | bad_file | unsupported).
+  // tokenizer.json of a folder, or a GGUF file's metadata, without the weights. Throws Error(not_found | bad_file | unsupported).
   static Tokenizer load(const std::filesystem::path& dir);
   // add_special: tokens that the post-processor adds (a BOS, say).
   std::vector<std::int32_t> encode(std::string_view text, bool add_special = true) const;
