@@ -103,9 +103,11 @@ std::string BenchReport::json() const {
                                      {"read_bytes_per_second", roof.read_bytes_per_second},
                                      {"buffer_bytes", roof.buffer_bytes},
                                      {"float_flops_per_second", roof.float_flops_per_second},
-                                     {"instructions", roof.instructions},
-                                     {"bf16_flops_per_second", roof.bf16_flops_per_second},
-                                     {"bf16_instructions", roof.bf16_instructions}});
+                                     {"instructions", roof.instructions}});
+    if (roof.bf16_flops_per_second > 0) {
+      header.emplace_back("bf16_roof", Json::Object{{"flops_per_second", roof.bf16_flops_per_second},
+                                                    {"instructions", roof.bf16_instructions}});
+    }
   }
   Json::Array rows;
   for (const BenchResult& r : results) {
@@ -155,7 +157,7 @@ std::string BenchReport::csv() const {
                fmt::format("{:.6g}", r.deviation), std::to_string(r.samples.size()),
                has_roof ? fmt::format("{:.6g}", roof.read_bytes_per_second) : "",
                has_roof ? fmt::format("{:.6g}", roof.float_flops_per_second) : "",
-               has_roof ? fmt::format("{:.6g}", roof.bf16_flops_per_second) : "",
+               roof.bf16_flops_per_second > 0 ? fmt::format("{:.6g}", roof.bf16_flops_per_second) : "",
                has_roof ? fmt::format("{:.4f}", roof_part(r)) : ""});
   }
   return table.csv();

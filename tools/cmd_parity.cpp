@@ -32,8 +32,8 @@ both values and bit patterns. The run ends after that step unless --keep-going i
 not add up from op to op. Printed is, for each kind of op, the largest relative L2 error of one op's
 output. Bounds (and the largest error seen on the checkpoints of the tests):
   {0}
-In f32 an op only rounds in float32; elsewhere an output is rounded to 16 bits (1.7e-3 for bf16 in this
-measure), and the float64 keys and values are not rounded as the cache is. --bound sets another. Codes of
+In f32 an op only rounds in float32, and in bf16 linear layers round their operands; elsewhere an output
+is rounded to 16 bits (1.7e-3 for bf16 in this measure), and the float64 keys and values are not rounded as the cache is. --bound sets another. Codes of
 quantised activations and sampled tokens must be equal.
 
 --digest runs A alone and prints a hash of each kind of op's outputs, of the logits and of the state at the

@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "backends/cpu/float_env.h"
+#include "core/base/float_env.h"
 
 namespace nibble::cpu {
 

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "core/api/registries.h"
+#include "core/base/float_env.h"
 #include "core/base/quote.h"
 #include "core/checkpoint/quant_config.h"
 #include "core/checkpoint/reencode.h"
@@ -171,6 +172,7 @@ std::string human_bytes(std::uint64_t bytes) {
 Draft draft_model(const JsonView& config, const QuantConfig& quant,
                   std::shared_ptr<const TensorSource> source, const Device& on, const LoadOptions& how,
                   std::vector<ProgramClass> classes) {
+  const FloatEnv env;  // rope tables, folded constants and whatever else is computed before a backend has it
   check(how);
   const ModelEntry& entry = entry_for(config);
   Draft d;
@@ -250,6 +252,7 @@ void add_text_side(Draft& d, Model::Impl& model) {
 
 Draft draft_files(const ModelFiles& files, const Device& on, const LoadOptions& how,
                   std::vector<ProgramClass> classes) {
+  const FloatEnv env;
   const ModelFiles::Described model = files.describe();
   return draft_model(model.view(), model.quant, model.tensors, on, how, std::move(classes));
 }
@@ -281,6 +284,7 @@ void move_weights(Draft& d, const LoadOptions& how) {
 }
 
 void bring_up(Draft d, const LoadOptions& how, Model::Impl& model) {
+  const FloatEnv env;
   move_weights(d, how);
   model.info = std::move(d.info);
   d.engine.stop_tokens = model.stop_tokens;

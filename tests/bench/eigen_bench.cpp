@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "backends/cpu/float_env.h"
+#include "core/base/float_env.h"
 #include "backends/cpu/kernels/tile.h"
 
 namespace nibble::cpu::NIBBLE_ISA {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/cpu/float_env.h"
+#include "core/base/float_env.h"
 #include "backends/cpu/kernels/sequence_kernels.h"
 #include "backends/cpu/mirror.h"
 #include "backends/cpu/ops/quantize.h"
@@ -207,7 +207,7 @@ void handing_out(int threads) {
 int main(int argc, char** argv) {
   const cpu::Isa isa = cpu::isa_from_name(argc > 1 ? argv[1] : "");
   filter = argc > 2 ? argv[2] : "";
-  const cpu::FloatEnv env;
+  const FloatEnv env;
   cpu::Parallel one(1);
   rowwise(isa, one);
   quantize(isa, one);

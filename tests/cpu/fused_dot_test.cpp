@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "backends/cpu/float_env.h"
+#include "core/base/float_env.h"
 #include "backends/cpu/kernels/linear_fused.h"
 #include "backends/cpu/ops/linear_fused.h"
 #include "core/numerics/codecs.h"
@@ -64,7 +64,7 @@ float from_bf16(std::uint16_t h) { return num::bf16_to_float(h); }
 float from_f16(std::uint16_t h) { return num::f16_to_float(h); }
 
 TEST(FusedDot, EqualsBigIntegers) {
-  const cpu::FloatEnv env;
+  const FloatEnv env;
   int n = model_equals_golden<16, 25, num::kBf16MinExponent>("bf16_16_25", from_bf16);
   n += model_equals_golden<16, 25, num::kF16MinExponent>("f16_16_25", from_f16);
   n += model_equals_golden<4, 23, num::kF16MinExponent>("f16_4_23", from_f16);
@@ -106,7 +106,7 @@ TEST(FusedFp4, EqualsBigIntegers) {
 
 // Sixteen columns at once: the b vectors of a block as the rows of a packed weight.
 TEST(FusedFp4, FastLoopsEqualBigIntegers) {
-  const cpu::FloatEnv env;
+  const FloatEnv env;
   const Fp4Golden g;
   cpu::Parallel one(1);
   for (const Isa isa : cpu::available_isas()) {
@@ -168,7 +168,7 @@ TEST(FusedFp4, Corners) {
 
 // The golden sums again, each in another column of a panel whose other columns hold zeros.
 TEST(FusedDot, FastLoopsEqualBigIntegers) {
-  const cpu::FloatEnv env;
+  const FloatEnv env;
   for (const Isa isa : cpu::available_isas()) {
     int n = 0;
     const auto with = [&](auto chain) {
@@ -255,7 +255,7 @@ void chains_equal_model(int k, int group, int binades, int special, const float*
 constexpr int kSpread[] = {1, 2, 8, 24, 60, 120, 250};
 
 TEST(FusedDot, FastLoopsEqualTheModelBf16) {
-  const cpu::FloatEnv env;
+  const FloatEnv env;
   const float edges[] = {0.0f,      -0.0f,     0x1p-126f,     0x1p-133f, -0x1.8p-128f, 0x1.FEp127f,
                          -0x1.FEp127f, 0x1.FEp0f, -0x1.FEp0f, INFINITY,  -INFINITY,    NAN};
   for (const int binades : kSpread) {
@@ -274,7 +274,7 @@ TEST(FusedDot, FastLoopsEqualTheModelBf16) {
 }
 
 TEST(FusedDot, FastLoopsEqualTheModelF16) {
-  const cpu::FloatEnv env;
+  const FloatEnv env;
   const float edges[] = {0.0f, -0.0f, 0x1p-14f, 0x1p-24f, -0x1.8p-18f, 65504.0f, INFINITY, NAN};
   for (const int binades : {1, 2, 8, 24, 40}) {
     for (const int special : {0, 2, 10, 200}) {
@@ -291,7 +291,7 @@ TEST(FusedDot, FastLoopsEqualTheModelF16) {
 
 // All magnitudes of the format, its subnormals among them; NaN beside them.
 TEST(FusedDot, FastLoopsEqualTheModelE4m3) {
-  const cpu::FloatEnv env;
+  const FloatEnv env;
   const float edges[] = {0.0f, -0.0f, 0x1p-9f, -0x1.8p-8f, 0x1p-6f, 448.0f, -448.0f, NAN};
   for (const int binades : {1, 2, 8, 17, 30}) {
     for (const int special : {0, 2, 10, 200}) {
@@ -311,7 +311,7 @@ TEST(FusedDot, FastLoopsEqualTheModelE4m3) {
 // The fast loops bound the accumulator and the products before they start: values about those bounds, and
 // columns whose products are all zero.
 TEST(FusedDot, StartsAboutTheBounds) {
-  const cpu::FloatEnv env;
+  const FloatEnv env;
   const float starts[] = {0.0f,       -0.0f,     0x1p-149f, -0x1.8p-127f, 0x1.000002p-126f, -0x1.FFFFFEp-103f,
                           0x1p-102f,  0x1p-101f, 0x1.FFFFFEp-101f, -0x1p-100f, 0x1.FFFFFEp99f, 0x1p100f,
                           -0x1p101f,  0x1p126f,  0x1.FFFFFEp127f,  INFINITY,   -INFINITY,      NAN};
@@ -361,7 +361,7 @@ TEST(FusedDot, StartsAboutTheBounds) {
 
 // Sixteen of the largest products of one sign beside a large accumulator: S passes 2^31.
 TEST(FusedDot, SumsPastThirtyOneBits) {
-  const cpu::FloatEnv env;
+  const FloatEnv env;
   for (const float sign : {1.0f, -1.0f}) {
     for (const float c : {0.0f, 0x1.FFFFFEp0f, -0x1.FFFFFEp0f, 0x1.FFFFFEp1f, 1.0f}) {
       std::vector<float> a(16, 0x1.FEp0f), b(256, sign * 0x1.FEp0f);

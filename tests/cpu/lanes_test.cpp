@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "backends/cpu/float_env.h"
+#include "core/base/float_env.h"
 #include "backends/cpu/kernels/quantize.h"
 #include "backends/cpu/kernels/rounding.h"
 #include "core/numerics/reduce.h"

@@ -1,4 +1,5 @@
 // Stops, drops, marks: the state is always that of a run which ended exactly there.
+#include <cfenv>
 #include <optional>
 
 #include "tests/engine/support.h"
@@ -203,6 +204,22 @@ TEST(Session, SaysWhatItRefuses) {
   has(message_of([&] { session.generate(capital(), tokens(3)); }), "an answer is still running");
   has(message_of([&] { session.mark(); }), "an answer is still running");
   has(message_of([&] { session.clear(); }), "an answer is still running");
+}
+
+TEST(Load, TheCallersRoundingModeChangesNothing) {
+  const auto ids = ids_of("capital");
+  for (const char* device : {"cpu", "cpu:profile=bf16"}) {
+    Model plain = load(options(), Device::parse(device));
+    const Result expected = prefill(plain, ids);
+    for (const int mode : {FE_UPWARD, FE_TOWARDZERO}) {
+      std::fesetround(mode);
+      Model model = load(options(), Device::parse(device));
+      const int left = std::fegetround();
+      std::fesetround(FE_TONEAREST);
+      EXPECT_EQ(left, mode);  // and it leaves the caller's setting alone
+      EXPECT_TRUE(same_bytes(prefill(model, ids).logits, expected.logits)) << device << ", mode " << mode;
+    }
+  }
 }
 
 TEST(Load, SaysWhichOptionIsWrong) {

@@ -78,8 +78,8 @@ typedef struct nibble_load_options {
   size_t struct_size;
   /* NULL: the best there is. An empty text is refused: it is most often a variable that nobody set. What
    * kernels and threads say must not differ from what backend says ("cpu:threads=2"). */
-  const char* backend; /* "cpu", "cuda:1", "cpu:mirror=sm90", "cpu:packing=off" */
-  const char* kernels; /* "avx512", "avx2", "neon", "portable" */
+  const char* backend; /* "cpu", "cuda:1", "cpu:mirror=sm90", "cpu:profile=bf16" */
+  const char* kernels; /* "avx512", "avx2", "neon", "portable"; in profile bf16 also "amx", "avx512_bf16" */
   int32_t threads;     /* 0: all the machine's; at most 256 or twice its processors */
   int32_t activations; /* nibble_activations */
   int64_t kv_tokens;   /* positions of KV cache, shared by all sessions */

@@ -7,7 +7,7 @@
 #include <xmmintrin.h>
 #endif
 
-namespace nibble::cpu {
+namespace nibble {
 
 // Programs linked with fast-math start-up code run with FTZ and DAZ on; bits would depend on it.
 class FloatEnv {
@@ -36,4 +36,4 @@ class FloatEnv {
   FloatEnv& operator=(const FloatEnv&) = delete;
 };
 
-}  // namespace nibble::cpu
+}  // namespace nibble
