@@ -18,7 +18,13 @@
 #include <arm_neon.h>
 #endif
 
+// Each set's functions are in a namespace of its own, so this is for speed only; with a sanitizer's checks around each
+// of them, compilers would take minutes for a file.
+#if defined(__SANITIZE_ADDRESS__)
+#define NIBBLE_INLINE inline
+#else
 #define NIBBLE_INLINE inline __attribute__((always_inline))
+#endif
 
 namespace nibble::cpu::NIBBLE_ISA {
 
