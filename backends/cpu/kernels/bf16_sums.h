@@ -53,4 +53,19 @@ class Totals {
   float *sums_, *totals_;
 };
 
+// All segments of panels whose sums begin at zero in scratch, which has room for two buffers of `sums_size` floats.
+template <class Segment>
+void sum_segments(const Bf16Block& b, std::int64_t height, std::int64_t panel_begin, std::int64_t panel_end,
+                  std::int64_t sums_size, std::byte* scratch, const Segment& segment) {
+  auto* const sums = reinterpret_cast<float*>(scratch);
+  const std::int64_t panels = panel_end - panel_begin;
+  const Totals totals(b, height, panel_begin, panels, sums, sums + sums_size);
+  for (std::int64_t begin = 0, index = 0; begin < b.linear.weight->cols; begin += b.chain, ++index) {
+    clear_sums(b, height, panels, sums);
+    segment(b, panel_begin, panel_end, begin, end_of_segment(b, begin), sums);
+    totals.take(index);
+  }
+  totals.finish();
+}
+
 }  // namespace nibble::cpu::NIBBLE_ISA

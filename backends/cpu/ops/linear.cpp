@@ -2,35 +2,15 @@
 
 #include <algorithm>
 
-#include "backends/cpu/kernels/linear.h"
+#include "backends/cpu/ops/linear_slab.h"
 
 namespace nibble::cpu {
 namespace {
-
-using Kind = ActivationFormat::Kind;
-
-const LinearKernels& kernels_of(Isa isa) {
-  NIBBLE_PICK_ISA(isa, linear_kernels());
-}
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // Rows of the workspace lie a cache line apart from a power of two, so that a tile's rows do not
 // fall on the same cache sets.
 std::int64_t operand_stride(std::int64_t cols) {
   return ceil_div(cols, 16) * 16 + 16;
-}
-
-// `x` is the operand of row `first`.
-LinearBlock rows_of(LinearBlock b, std::int64_t first, std::int64_t rows, const float* x) {
-  b.x = x;
-  if (b.group_scale != nullptr) b.group_scale += first * b.group_stride;
-  if (b.row_scale != nullptr) b.row_scale += first;
-  b.y += first * b.y_stride;
-  b.rows = rows;
-  return b;
 }
 
 void run_block(const LinearKernels& kernels, Parallel& parallel, const LinearBlock& all) {
@@ -55,7 +35,7 @@ void run_block(const LinearKernels& kernels, Parallel& parallel, const LinearBlo
                const std::int64_t block = i % blocks, first = i / blocks * group;
                const std::int64_t row = all.rows * block / blocks;
                const std::int64_t rows = all.rows * (block + 1) / blocks - row;
-               kernels.many_rows(rows_of(all, row, rows, all.x + row * all.x_stride), first,
+               kernels.many_rows(rows_of(all, row, rows), first,
                                  std::min(first + group, w.panels));
              }
            });
@@ -70,36 +50,23 @@ std::int64_t linear_workspace_bytes(std::int64_t max_rows, std::int64_t cols) {
 
 void linear(Isa isa, Parallel& parallel, const LinearArgs& a) {
   if (a.rows <= 0) return;
-  const LinearKernels& kernels = kernels_of(isa);
+  const LinearKernels& kernels = linear_kernels_of(isa);
   const std::int64_t cols = a.weight->cols;
-  LinearBlock all{a.weight, a.x, a.x_stride, a.rows, nullptr, 0, nullptr, 1.0f, a.y, a.y_stride};
-  if (a.format.kind == Kind::none) return run_block(kernels, parallel, all);
-
-  const auto* byte_scales = static_cast<const std::uint8_t*>(a.scales);
-  const auto* scales = static_cast<const float*>(a.scales);
-  auto* x = reinterpret_cast<float*>(a.workspace);
-  all.x_stride = operand_stride(cols);
-  all.group_stride = a.scale_stride;
-  if (a.format.kind == Kind::fp8_token_group128) all.group_scale = scales;
-  if (a.format.kind == Kind::fp8_token) all.row_scale = scales;
-  if (a.format.kind == Kind::nvfp4_static || a.format.kind == Kind::fp8_tensor_static) {
-    all.tensor_scale = a.format.scale;
+  if (a.format.kind == ActivationFormat::Kind::none) {
+    LinearBlock all = slab_of(a, 0, a.rows);
+    all.x = a.x;
+    all.x_stride = a.x_stride;
+    return run_block(kernels, parallel, all);
   }
+  auto* const x = reinterpret_cast<float*>(a.workspace);
   for (std::int64_t first = 0; first < a.rows; first += kOperandRows) {
-    const std::int64_t rows = std::min(kOperandRows, a.rows - first);
-    parallel(
-        rows, std::max<std::int64_t>(1, 32768 / cols), [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t r = begin; r < end; ++r) {
-            const std::uint8_t* codes = a.codes + (first + r) * a.x_stride;
-            float* out = x + r * all.x_stride;
-            if (a.format.kind == Kind::nvfp4_static) {
-              kernels.decode_nvfp4(codes, byte_scales + (first + r) * a.scale_stride, cols, out);
-            } else {
-              kernels.decode_fp8(codes, cols, out);
-            }
-          }
-        });
-    run_block(kernels, parallel, rows_of(all, first, rows, x));
+    LinearBlock slab = slab_of(a, first, std::min(kOperandRows, a.rows - first));
+    slab.x = x;
+    slab.x_stride = operand_stride(cols);
+    parallel(slab.rows, std::max<std::int64_t>(1, 32768 / cols), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) float_row(kernels, a, first + r, x + r * slab.x_stride);
+    });
+    run_block(kernels, parallel, slab);
   }
 }
 

@@ -11,11 +11,6 @@
 namespace nibble::cpu {
 namespace {
 
-using Kind = ActivationFormat::Kind;
-
-const LinearKernels& plain_of(Isa isa) {
-  NIBBLE_PICK_ISA(isa, linear_kernels());
-}
 const Bf16Kernels& fma_of(Isa isa) {
   NIBBLE_PICK_ISA(isa, bf16_fma());
 }
@@ -29,9 +24,6 @@ const Bf16Kernels& table_of(const Kernels& kernels) {
   return fma_of(kernels.isa);
 }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
 std::int64_t round64(std::int64_t bytes) {
   return ceil_div(bytes, 64) * 64;
 }
@@ -52,30 +44,18 @@ std::int64_t thread_bytes(const Bf16Kernels& k, std::int64_t cols) {
 void make_operands(const LinearKernels& plain, const Bf16Kernels& k, Parallel& parallel, const LinearArgs& a,
                    std::int64_t first, std::int64_t rows, std::byte* to, std::byte* scratch) {
   const std::int64_t cols = a.weight->cols, bytes = row_bytes(k, cols);
-  const auto* scales = static_cast<const std::uint8_t*>(a.scales);
   const std::int64_t piece = std::max<std::int64_t>(1, 32768 / cols);
   for_each_item(parallel, ceil_div(rows, piece), parallel.threads(), [&](std::int64_t item, std::int64_t worker) {
     auto* const wide = reinterpret_cast<float*>(scratch + worker * thread_bytes(k, cols));
     const std::int64_t end = std::min(rows, (item + 1) * piece);
     for (std::int64_t r = item * piece; r < end; ++r) {
-      const float* x = wide;
-      if (a.format.kind == Kind::none) {
-        x = a.x + (first + r) * a.x_stride;
-      } else if (const std::uint8_t* codes = a.codes + (first + r) * a.x_stride; a.format.kind == Kind::nvfp4_static) {
-        plain.decode_nvfp4(codes, scales + (first + r) * a.scale_stride, cols, wide);
-      } else {
-        plain.decode_fp8(codes, cols, wide);
-      }
-      k.operand(x, cols, r, bytes, to);
+      k.operand(float_row(plain, a, first + r, wide), cols, r, bytes, to);
     }
   });
 }
 
 Bf16Block rows_of(Bf16Block b, std::int64_t first, std::int64_t rows) {
-  if (b.linear.group_scale != nullptr) b.linear.group_scale += first * b.linear.group_stride;
-  if (b.linear.row_scale != nullptr) b.linear.row_scale += first;
-  b.linear.y += first * b.linear.y_stride;
-  b.linear.rows = rows;
+  b.linear = rows_of(b.linear, first, rows);
   b.x += first * b.x_bytes;
   return b;
 }
@@ -135,11 +115,11 @@ void linear_bf16(const Kernels& kernels, Parallel& parallel, const LinearArgs& a
   const std::int64_t cols = a.weight->cols;
   const Bf16Kernels& best = table_of(kernels);
   const Bf16Kernels& k = a.rows < best.least_rows ? fma_of(kernels.isa) : best;
-  const bool by_blocks = a.weight->block != nullptr || a.format.kind == Kind::fp8_token_group128;
+  const bool by_blocks = a.weight->block != nullptr || a.format.kind == ActivationFormat::Kind::fp8_token_group128;
   for (std::int64_t first = 0; first < a.rows; first += kBf16OperandRows) {
     const std::int64_t rows = std::min(kBf16OperandRows, a.rows - first);
     std::byte* const scratch = a.workspace + operand_bytes(k, rows, cols);
-    make_operands(plain_of(kernels.isa), k, parallel, a, first, rows, a.workspace, scratch);
+    make_operands(linear_kernels_of(kernels.isa), k, parallel, a, first, rows, a.workspace, scratch);
     run_grid(k, parallel, {slab_of(a, first, rows), a.workspace, row_bytes(k, cols), by_blocks ? kSegment : cols},
              scratch);
   }

@@ -13,14 +13,6 @@ namespace {
 
 using Kind = ActivationFormat::Kind;
 
-const LinearKernels& plain_of(Isa isa) {
-  NIBBLE_PICK_ISA(isa, linear_kernels());
-}
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
-
 // Whole groups of every unit, and a cache line off a power of two.
 std::int64_t operand_stride(std::int64_t cols) {
   return ceil_div(cols, num::kFp4Group) * num::kFp4Group + num::kFp4Group;
@@ -43,15 +35,6 @@ void check_format(Profile profile, const LinearArgs& a) {
   }
 }
 
-// Rows [first, first + rows) of a block of operands.
-LinearBlock rows_of(LinearBlock b, std::int64_t first, std::int64_t rows) {
-  if (b.x != nullptr) b.x += first * b.x_stride;
-  if (b.group_scale != nullptr) b.group_scale += first * b.group_stride;
-  if (b.row_scale != nullptr) b.row_scale += first;
-  b.y += first * b.y_stride;
-  b.rows = rows;
-  return b;
-}
 FusedBlock rows_of(FusedBlock f, std::int64_t first, std::int64_t rows) {
   f.linear = rows_of(f.linear, first, rows);
   f.exponents += first * f.linear.x_stride;
@@ -127,23 +110,14 @@ void run_fused(Profile profile, const LinearKernels& plain, const FusedKernels& 
   all.linear.x_stride = stride;
   const bool f16 = profile == Profile::sm70;
   if (f16 && a.format.kind == Kind::none) all.linear.row_scale = row_scales;
-  const auto* bytes = static_cast<const std::uint8_t*>(a.scales);
   over_rows(parallel, rows, cols, [&](std::int64_t r) {
     float* const to = x + r * stride;
-    const float* from = to;
+    const float* const from = float_row(plain, a, first + r, to);
     float scale = 1.0f;
-    if (a.format.kind == Kind::none) {
-      from = a.x + (first + r) * a.x_stride;
-      if (f16) {
-        const std::int32_t e = a.x_exponents[first + r];
-        row_scales[r] = num::power_of_two(e);
-        scale = num::power_of_two(-e);  // h again, exactly
-      }
-    } else if (const std::uint8_t* codes = a.codes + (first + r) * a.x_stride;
-               a.format.kind == Kind::nvfp4_static) {
-      plain.decode_nvfp4(codes, bytes + (first + r) * a.scale_stride, cols, to);
-    } else {
-      plain.decode_fp8(codes, cols, to);
+    if (f16 && a.format.kind == Kind::none) {
+      const std::int32_t e = a.x_exponents[first + r];
+      row_scales[r] = num::power_of_two(e);
+      scale = num::power_of_two(-e);  // h again, exactly
     }
     std::int32_t* const e = exponents + r * stride;
     const bool finite = f16   ? kernels.operand_f16(from, scale, cols, to, e)
@@ -185,7 +159,7 @@ void linear_fused(Profile profile, Isa isa, Parallel& parallel, const LinearArgs
     if (fp4) {
       run_fp4(kernels, parallel, a, first, rows);
     } else {
-      run_fused(profile, plain_of(isa), kernels, parallel, a, first, rows);
+      run_fused(profile, linear_kernels_of(isa), kernels, parallel, a, first, rows);
     }
   }
 }

@@ -120,15 +120,7 @@ __attribute__((noinline)) void segment(const Bf16Block& b, std::int64_t first, s
 }
 
 void rows(const Bf16Block& b, std::int64_t panel_begin, std::int64_t panel_end, std::byte* scratch) {
-  auto* const sums = reinterpret_cast<float*>(scratch);
-  const std::int64_t panels = panel_end - panel_begin;
-  const Totals totals(b, kMost, panel_begin, panels, sums, sums + kSums);
-  for (std::int64_t begin = 0, index = 0; begin < b.linear.weight->cols; begin += b.chain, ++index) {
-    clear_sums(b, kMost, panels, sums);
-    segment(b, panel_begin, panel_end, begin, end_of_segment(b, begin), sums);
-    totals.take(index);
-  }
-  totals.finish();
+  sum_segments(b, kMost, panel_begin, panel_end, kSums, scratch, segment);
 }
 
 constexpr Bf16Kernels kKernels{"pairs", 2, 1, 5, kMost, kGroupPanels, 2 * kSums * 4, operand, rows};
