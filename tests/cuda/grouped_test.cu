@@ -181,14 +181,14 @@ struct InputOnDevice {
   std::unique_ptr<DeviceMatrix<float>> scales;
   std::unique_ptr<DeviceArray<std::int32_t>> exponents;
 
-  InputOnDevice(const LinearInput& x, Kind kind, std::int64_t k, std::int64_t most, std::int64_t gap) {
+  InputOnDevice(const LinearInput& x, Kind kind, std::int64_t k, std::int64_t most, std::int64_t gap, ArchPath path) {
     const auto matrix = [&]<class T>(const std::vector<T>& from, std::int64_t cols) {
       std::vector<T> all = from;
       all.resize(static_cast<std::size_t>(most * cols));
       return std::make_unique<DeviceMatrix<T>>(all, most, cols, gap);
     };
     if (kind == Kind::none) values = matrix(x.values, k);
-    if (kind == Kind::none && !x.exponents.empty()) {
+    if (kind == Kind::none && path == ArchPath::sm70) {  // of no rows too
       std::vector<std::int32_t> all = x.exponents;
       all.resize(static_cast<std::size_t>(most));
       exponents = std::make_unique<DeviceArray<std::int32_t>>(all);
@@ -245,7 +245,7 @@ void check(const Combination& of, GroupedCase g, std::size_t index, ArchPath pat
     const Class c(g.t, g.per_token, more);
     if (c.to.max_rows == 0) continue;
     RoutedOnDevice routed(c, {g.experts, g.per_token, g.t, true}, grouped_logits(g, 77 + index));
-    InputOnDevice input(x, of.kind, g.linear.k, g.by_place ? c.places() : c.to.max_rows, g.linear.gap);
+    InputOnDevice input(x, of.kind, g.linear.k, g.by_place ? c.places() : c.to.max_rows, g.linear.gap, path);
     cuda::GroupedLinearArgs a;
     a.linear.format = format;
     a.linear.weight = experts.images.front();

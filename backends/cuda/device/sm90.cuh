@@ -92,6 +92,16 @@ __device__ __forceinline__ void copy_box(std::uint32_t to, const void* map, int 
 #endif
 }
 
+// Boxes side by side, from tile `tile` of the columns on (MappedMatrix::box_tiles).
+__device__ __forceinline__ void copy_boxes(std::uint32_t to, const void* map, int tile, int row, Barrier done) {
+#if defined(NIBBLE_BULK_COPY)
+  asm volatile(
+      "cp.async.bulk.tensor.3d." NIBBLE_COPY_TO ".global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to), "l"(map), "r"(0), "r"(row), "r"(tile), "r"(done.at)
+      : "memory");
+#endif
+}
+
 // Four 8 x 8 matrices of 16-bit elements; lanes 8 i .. 8 i + 7 give the rows of the i-th.
 __device__ __forceinline__ uint4 load_matrices(std::uint32_t row) {
   uint4 v{};

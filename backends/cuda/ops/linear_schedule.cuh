@@ -23,6 +23,7 @@ struct WgmmaParams {
   LinearParams linear;
   std::byte* sums;
   bool split;  // a unit is a segment
+  bool side_by_side;  // the map of x has a stage's k tiles in one box
   std::int64_t units;  // of a step that has all rows of its class
   int multiprocessors;
 };
@@ -179,15 +180,14 @@ constexpr WgmmaTile kWgmmaTiles[] = {
     {128, 32, Totals::none, 1, false, "128x32, one warp a chain"},
     {128, 64, Totals::none, 2, false, "128x64, two producers"},
     {128, 128, Totals::none, 2, false, "128x128, two producers"},
-    {256, 64, Totals::none, 2, false, "256x64, two producers"},
-    {256, 128, Totals::none, 2, false, "256x128, two producers"},
+    {128, 128, Totals::none, 1, false, "128x128"},
 };
 constexpr int kWgmmaTileCount = sizeof kWgmmaTiles / sizeof kWgmmaTiles[0], kWgmmaTilesChosen = 11;
 
 // Launches of a tile for each weight format, in files of their own because they take long to compile.
 // cudaErrorInvalidValue: there is none.
-cudaError_t start_wgmma_nvfp4(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
-cudaError_t start_wgmma_fp8(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
-cudaError_t start_wgmma_bf16(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
+cudaError_t start_wgmma_nvfp4(const Launch& to, int tile, const WgmmaParams& p);
+cudaError_t start_wgmma_fp8(const Launch& to, int tile, const WgmmaParams& p);
+cudaError_t start_wgmma_bf16(const Launch& to, int tile, const WgmmaParams& p);
 
 }  // namespace nibble::cuda

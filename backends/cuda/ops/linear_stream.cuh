@@ -32,11 +32,9 @@ struct StreamShape {
   static constexpr int kMost = F == WeightFormat::bf16 ? (Tokens == 32 ? 1 : 2) : Tokens == 32 ? 2 : Tokens == 16 ? 3 : 4;
   static constexpr int kDeep = T == Totals::none ? kMost : 2;
   static constexpr int kTokenBytes = Tokens * kTileCols * 2;
-  static constexpr int kCodeBytes = 4 * unit_bytes(F);
-  static constexpr int kScaleBytes = F == WeightFormat::nvfp4 ? 4 * kUnitScaleBytes : 0;
+  static constexpr int kUnitStride = code_stride(F, ScaleCode::e5m3), kTileBytes = 4 * kUnitStride;
   static constexpr int kInputBytes = kDeep * kTokenBytes;
-  static constexpr int kWeightBytes = kDeep * kGroups * (kCodeBytes + kScaleBytes);
-  static constexpr int kScalesAt = kDeep * kGroups * kCodeBytes;
+  static constexpr int kWeightBytes = kDeep * kGroups * kTileBytes;
   static constexpr int kStageBytes = kInputBytes + kWeightBytes;
   // Sums on their way from warp to warp, for each chain.
   static constexpr int kSums = Tokens / 2;
@@ -51,6 +49,7 @@ struct StreamShape {
                        kConsumerRegisters = kRelays == 2 ? 112 : kBlocks == 2 ? 96 : 232;
   static_assert(kStages >= 3 && kSharedBytes <= (kBlocks == 2 ? 113 : 227) * 1024);
   static_assert(kSlotBytes * kBlocks <= kAreaPerProcessor);
+  static_assert(registers_suffice(kThreads, kBlocks, kProducerRegisters, kConsumerRegisters));
 };
 
 template <WeightFormat F, int Tokens, Totals T, bool Relays>
@@ -72,10 +71,10 @@ class StreamConsumer {
     const auto chunk = static_cast<std::uint32_t>((lane_ / 8 ^ lane_ % 8) * 16);
     tokens_[0] = ring.start + static_cast<std::uint32_t>(lane_ % 8 * 128) + chunk;
     tokens_[1] = tokens_[0] - chunk + (chunk ^ 64u);
-    codes_ = weights +
-             static_cast<std::uint32_t>(group_ * S::kDeep * S::kCodeBytes + warp_ * unit_bytes(F) + lane_ * 16);
-    scales_ = weights + static_cast<std::uint32_t>(S::kScalesAt + group_ * S::kDeep * S::kScaleBytes +
-                                                   warp_ * kUnitScaleBytes + lane_ / 4 * 8);
+    const std::uint32_t unit =
+        weights + static_cast<std::uint32_t>(group_ * S::kDeep * S::kTileBytes + warp_ * S::kUnitStride);
+    codes_ = unit + static_cast<std::uint32_t>(lane_ * 16);
+    scales_ = unit + static_cast<std::uint32_t>(unit_bytes(F) + lane_ / 4 * 8);
     const auto chain = static_cast<std::uint32_t>(group_ * 4 + warp_);
     hand_ = hands + chain * S::kHandBytes + static_cast<std::uint32_t>(lane_) * 16;
     given_ = hands + S::kChains * S::kHandBytes + chain * 16;
@@ -155,9 +154,8 @@ class StreamConsumer {
         : "memory");
   }
   __device__ __forceinline__ SharedUnit<F> unit_of(int stage, int t) const {
-    const std::uint32_t at = static_cast<std::uint32_t>(stage) * S::kWeightBytes;
-    return SharedUnit<F>(codes_ + at + static_cast<std::uint32_t>(t * S::kCodeBytes),
-                         scales_ + at + static_cast<std::uint32_t>(t * S::kScaleBytes));
+    const auto at = static_cast<std::uint32_t>(stage * S::kWeightBytes + t * S::kTileBytes);
+    return SharedUnit<F>(codes_ + at, scales_ + at);
   }
   struct Units {
     SharedUnit<F> of[S::kDeep];
@@ -269,7 +267,7 @@ __global__ void __launch_bounds__(StreamShape<F, Tokens, T, Relays>::kThreads, S
     give_registers<S::kProducerRegisters>();
     if (threadIdx.x != S::kConsumers) return;
     WgmmaWork w;
-    for (int i = 0; schedule.at(i, w); ++i) produce<S>(map, p.linear, w, T == Totals::registers, ring);
+    for (int i = 0; schedule.at(i, w); ++i) produce<S>(map, p, w, T == Totals::registers, ring);
   } else {
     take_registers<S::kConsumerRegisters>();
     StreamConsumer<F, Tokens, T, Relays>(p, ring, hands, arrived).run(schedule);

@@ -1,4 +1,4 @@
-// linear_wgmma.cu: which tile of linear_wgmma.cuh serves, and the tensor map of x.
+// linear_wgmma.cu: which tile of linear_wgmma.cuh or linear_stream.cuh serves.
 #include "backends/cuda/ops/linear_schedule.cuh"
 
 #include <algorithm>
@@ -7,17 +7,10 @@
 
 #include "backends/cuda/check.h"
 #include "backends/cuda/ops/linear.h"
-#include "backends/cuda/tensor_map.h"
 #include "nibble/error.h"
 
 namespace nibble::cuda {
 namespace {
-
-// Boxes of 64 columns and `tokens` rows of x [rows, cols].
-CUtensorMap map_of(const LinearParams& p, std::int64_t rows, int tokens) {
-  return tensor_map({CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, p.x, p.weight.cols, rows, p.x_stride * 2, kTileCols, tokens,
-                     CU_TENSOR_MAP_SWIZZLE_128B});
-}
 
 struct Choice {
   int tile;  // of kWgmmaTiles
@@ -107,12 +100,11 @@ void launch_wgmma(const Launch& to, const LinearParams& l) {
     const char* why = l.tile < kWgmmaTileCount ? refuse_tile(l.tile, l, rows, to.multiprocessors, choice) : "no such tile";
     if (why != nullptr) throw Error(ErrorCode::internal, "[cuda] linear: tile " + std::to_string(l.tile) + ": " + why);
   }
-  const WgmmaParams p{l, to.sums, choice.split, choice.units, to.multiprocessors};
-  const CUtensorMap map = map_of(l, rows, kWgmmaTiles[choice.tile].tokens);
+  const WgmmaParams p{l, to.sums, choice.split, l.weight.cols % kTileCols == 0, choice.units, to.multiprocessors};
   const auto start = l.weight.format == WeightFormat::nvfp4      ? start_wgmma_nvfp4
                      : l.weight.format == WeightFormat::fp8_e4m3 ? start_wgmma_fp8
                                                                  : start_wgmma_bf16;
-  check(start(to, choice.tile, map, p), "linear");
+  check(start(to, choice.tile, p), "linear");
 }
 
 std::string wgmma_choice(const Launch& to, const LinearParams& l) {

@@ -1,7 +1,7 @@
 // linear_wgmma.cuh: y = x w^T on sm_90's wgmma, weights dequantised in registers, for many rows.
 //   tile     Rows weight rows x Tokens rows of x; a consumer warpgroup for each 64 weight rows, weights as the
 //            register operand (exact in bf16), tokens from shared memory
-//   stages   64 columns of K (linear_ring.cuh), brought by one or two warps of a further warpgroup
+//   stages   64 or 128 columns of K (linear_ring.cuh), brought by one or two warps of a further warpgroup
 //   sums     as matrix_order.h: k ascending in one accumulator, segments each from +0, added in order. The total
 //            of the segments before is kept where Totals says
 //   blocks   one wave of them, each working through units: tiles, or where tiles are few (split) segments of tiles
@@ -20,16 +20,15 @@ namespace nibble::cuda {
 
 template <WeightFormat F, int Rows, int Tokens, Totals T, int Producers>
 struct WgmmaShape {
-  static constexpr int kTokens = Tokens, kDeep = 1, kGroups = Rows / kTileRows, kThreads = (kGroups + 1) * 128;
+  static constexpr int kTokens = Tokens, kGroups = Rows / kTileRows, kThreads = (kGroups + 1) * 128;
+  static constexpr int kDeep = Tokens > 128 || F == WeightFormat::bf16 || kGroups == 4 ? 1 : 2;  // room, registers
   // On a multiprocessor, at most.
   static constexpr int kBlocks = kGroups == 2 && Tokens <= 64 && T == Totals::none ? 2 : 1;
   static constexpr int kRoom = (kBlocks == 2 ? 110 : 222) * 1024;
   static constexpr int kTokenBytes = Tokens * kTileCols * 2;
-  static constexpr int kCodeBytes = 4 * unit_bytes(F);
-  static constexpr int kScaleBytes = F == WeightFormat::nvfp4 ? 4 * kUnitScaleBytes : 0;
-  static constexpr int kInputBytes = kTokenBytes;
-  static constexpr int kWeightBytes = kGroups * (kCodeBytes + kScaleBytes);
-  static constexpr int kScalesAt = kGroups * kCodeBytes;
+  static constexpr int kUnitStride = code_stride(F, ScaleCode::e5m3), kTileBytes = 4 * kUnitStride;
+  static constexpr int kInputBytes = kDeep * kTokenBytes;
+  static constexpr int kWeightBytes = kDeep * kGroups * kTileBytes;
   static constexpr int kStageBytes = kInputBytes + kWeightBytes;
   static constexpr int kFit = kRoom / kStageBytes;
   static constexpr int kStages = kFit < 24 ? kFit : 24;
@@ -39,6 +38,7 @@ struct WgmmaShape {
   static constexpr int kSlotBytes = Rows * Tokens * 4;
   static_assert(kStages >= 3 && kSharedBytes <= (kBlocks == 2 ? 113 : 227) * 1024);
   static_assert(kSlotBytes * kBlocks <= kAreaPerProcessor);
+  static_assert(registers_suffice(kThreads, kBlocks, kProducerRegisters, kConsumerRegisters));
   static_assert(T == Totals::none || Rows == 128);  // of 128 rows are the scales that enter with a segment
 };
 
@@ -53,10 +53,10 @@ class WgmmaConsumer {
       : l_(p.linear), ring_(ring), group_(group), thread_(static_cast<int>(threadIdx.x) % 128),
         lane_(thread_ % 32), warp_(thread_ / 32), left_(p, group, thread_, arrived) {
     const std::uint32_t weights = ring.start + S::kStages * S::kInputBytes;
-    codes_ = weights +
-             static_cast<std::uint32_t>(group * S::kCodeBytes + warp_ * unit_bytes(F) + lane_ * 16);
-    scales_ = weights + static_cast<std::uint32_t>(S::kScalesAt + group * S::kScaleBytes +
-                                                   warp_ * kUnitScaleBytes + lane_ / 4 * 8);
+    const std::uint32_t unit =
+        weights + static_cast<std::uint32_t>(group * S::kDeep * S::kTileBytes + warp_ * S::kUnitStride);
+    codes_ = unit + static_cast<std::uint32_t>(lane_ * 16);
+    scales_ = unit + static_cast<std::uint32_t>(unit_bytes(F) + lane_ / 4 * 8);
     token_tile_ = first_half(ring.start);
     asm volatile("" : "+r"(codes_), "+r"(scales_), "+r"(token_tile_));
   }
@@ -106,15 +106,17 @@ class WgmmaConsumer {
   // never empty and nothing in it is conditional but waiting: else ptxas waits after each instruction.
   __device__ __forceinline__ void run_of_k(int tiles) {
     int held = -1;  // the stage before
+    int part = 0;   // k tiles of the stage that were begun
     ring_.full().wait(ring_.parity);
-    SharedUnit<F> unit = unit_of(ring_.stage);
+    SharedUnit<F> unit = unit_of(ring_.stage, 0);
     unit.fragment(0, fragments_[0]);
     settle(fragments_[0]);
     unit.fragment(1, fragments_[1]);
     settle(fragments_[1]);
     do {
       const int stage = ring_.stage;
-      const std::uint32_t tokens = token_tile_ + static_cast<std::uint32_t>(stage) * (S::kTokenBytes / 16);
+      const std::uint32_t tokens =
+          token_tile_ + static_cast<std::uint32_t>(stage * (S::kInputBytes / 16) + part * (S::kTokenBytes / 16));
       step<0>(tokens);
       unit.fragment(2, fragments_[2]);
       settle(fragments_[2]);
@@ -123,16 +125,17 @@ class WgmmaConsumer {
       unit.fragment(3, fragments_[3]);
       settle(fragments_[3]);
       step<2>(tokens);
-      ring_.next();
-      const bool more = --tiles > 0;
-      if (more) ring_.full().wait(ring_.parity);
-      unit = unit_of(more ? ring_.stage : stage);
+      const bool more = --tiles > 0, ends = S::kDeep == 1 || part == S::kDeep - 1 || !more;
+      part = ends ? 0 : part + 1;
+      if (ends) ring_.next();
+      if (ends && more) ring_.full().wait(ring_.parity);
+      unit = unit_of(more ? ring_.stage : stage, part);
       unit.fragment(0, fragments_[0]);
       settle(fragments_[0]);
       step<3>(tokens);
       unit.fragment(1, fragments_[1]);
       settle(fragments_[1]);
-      held = stage;
+      held = ends ? stage : -1;
     } while (tiles > 0);
     wgmma_wait<0>();
     settle(sum_);
@@ -149,8 +152,8 @@ class WgmmaConsumer {
     wgmma_commit();
     wgmma_wait<2>();
   }
-  __device__ __forceinline__ SharedUnit<F> unit_of(int stage) const {
-    const std::uint32_t at = static_cast<std::uint32_t>(stage) * S::kWeightBytes;
+  __device__ __forceinline__ SharedUnit<F> unit_of(int stage, int part) const {
+    const auto at = static_cast<std::uint32_t>(stage * S::kWeightBytes + part * S::kTileBytes);
     return SharedUnit<F>(codes_ + at, scales_ + at);
   }
 
@@ -237,12 +240,14 @@ __global__ void __launch_bounds__(WgmmaShape<F, Rows, Tokens, T, Producers>::kTh
     WgmmaWork w;
     if constexpr (Producers == 1) {
       if (threadIdx.x != 0) return;
-      for (int i = 0; schedule.at(i, w); ++i) produce<S>(map, p.linear, w, false, ring);
+      for (int i = 0; schedule.at(i, w); ++i) produce<S>(map, p, w, T != Totals::none, ring);
     } else {
+      static_assert(T == Totals::none);
       if (threadIdx.x != 0 && threadIdx.x != 32) return;
-      int ahead = static_cast<int>(threadIdx.x) / 32;
-      ring.skip(ahead);
-      for (int i = 0; schedule.at(i, w); ++i) produce_every_second<S>(map, p.linear, w, ahead, ring);
+      const int second = static_cast<int>(threadIdx.x) / 32;
+      int ahead = second * S::kDeep;
+      ring.skip(second);
+      for (int i = 0; schedule.at(i, w); ++i) produce_every_second<S>(map, p, w, ahead, ring);
     }
   } else {
     take_registers<S::kConsumerRegisters>();
