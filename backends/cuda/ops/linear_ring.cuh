@@ -36,27 +36,34 @@ struct WgmmaRing {
   }
 };
 
+// The part of a stage at `to` that is weights: `deep` k tiles from k on of tile `row`, of an image whose codes and scales
+// lie there; one thread.
+template <class S>
+__device__ __forceinline__ void fill_weights(const LinearParams& l, const std::byte* codes, const std::byte* scales, int row,
+                                             int k, int deep, std::uint32_t to, Barrier full) {
+  const int last_row_tile = static_cast<int>(l.weight.padded_rows / kTileRows) - 1;
+#pragma unroll(S::kGroups == 2 ? 2 : 1)  // a producer's registers are few
+  for (int g = 0; g < S::kGroups; ++g) {  // past the weight's rows: the last tile again, whose sums nobody reads
+    const int row_tile = min(row * S::kGroups + g, last_row_tile);
+    const std::int64_t tile = static_cast<std::int64_t>(row_tile) * l.k_tiles + k;
+    copy_bytes(to + g * S::kDeep * S::kCodeBytes, codes + tile * S::kCodeBytes,
+               static_cast<std::uint32_t>(deep * S::kCodeBytes), full);
+    if constexpr (S::kScaleBytes > 0) {
+      copy_bytes(to + S::kScalesAt + g * S::kDeep * S::kScaleBytes, scales + tile * S::kScaleBytes,
+                 static_cast<std::uint32_t>(deep * S::kScaleBytes), full);
+    }
+  }
+}
 // Fills the ring's stage with `deep` k tiles from k on; one thread.
 template <class S>
 __device__ __forceinline__ void fill(const CUtensorMap& map, const LinearParams& l, const WgmmaWork& w, int k, int deep,
                                      const WgmmaRing& ring) {
-  const int last_row_tile = static_cast<int>(l.weight.padded_rows / kTileRows) - 1;
   ring.empty(ring.stage).wait(ring.parity ^ 1);
   const Barrier full = ring.full();
   full.arrive_expecting(static_cast<std::uint32_t>(deep * ((S::kInputBytes + S::kWeightBytes) / S::kDeep)));
   const auto stage = static_cast<std::uint32_t>(ring.stage);
-  const std::uint32_t to = ring.start + S::kStages * S::kInputBytes + stage * S::kWeightBytes;
-#pragma unroll(S::kGroups == 2 ? 2 : 1)  // a producer's registers are few
-  for (int g = 0; g < S::kGroups; ++g) {  // past the weight's rows: the last tile again, whose sums nobody reads
-    const int row_tile = min(w.row * S::kGroups + g, last_row_tile);
-    const std::int64_t tile = static_cast<std::int64_t>(row_tile) * l.k_tiles + k;
-    copy_bytes(to + g * S::kDeep * S::kCodeBytes, l.weight.codes + tile * S::kCodeBytes,
-               static_cast<std::uint32_t>(deep * S::kCodeBytes), full);
-    if constexpr (S::kScaleBytes > 0) {
-      copy_bytes(to + S::kScalesAt + g * S::kDeep * S::kScaleBytes, l.weight.scales + tile * S::kScaleBytes,
-                 static_cast<std::uint32_t>(deep * S::kScaleBytes), full);
-    }
-  }
+  fill_weights<S>(l, l.weight.codes, l.weight.scales, w.row, k, deep,
+                  ring.start + S::kStages * S::kInputBytes + stage * S::kWeightBytes, full);
 #pragma unroll
   for (int t = 0; t < S::kDeep; ++t) {
     if (t < deep) {

@@ -18,12 +18,13 @@
 
 namespace nibble::cuda {
 
-template <WeightFormat F, int Rows, int Tokens, Totals T, int Producers>
+// Spare: bytes of shared memory that a kernel takes for itself.
+template <WeightFormat F, int Rows, int Tokens, Totals T, int Producers, int Spare = 0>
 struct WgmmaShape {
   static constexpr int kTokens = Tokens, kDeep = 1, kGroups = Rows / kTileRows, kThreads = (kGroups + 1) * 128;
   // On a multiprocessor, at most.
   static constexpr int kBlocks = kGroups == 2 && Tokens <= 64 && T == Totals::none ? 2 : 1;
-  static constexpr int kRoom = (kBlocks == 2 ? 110 : 222) * 1024;
+  static constexpr int kRoom = (kBlocks == 2 ? 110 : 222) * 1024 - Spare;
   static constexpr int kTokenBytes = Tokens * kTileCols * 2;
   static constexpr int kCodeBytes = 4 * unit_bytes(F);
   static constexpr int kScaleBytes = F == WeightFormat::nvfp4 ? 4 * kUnitScaleBytes : 0;
@@ -37,21 +38,20 @@ struct WgmmaShape {
   static constexpr int kProducerRegisters = kGroups == 4 ? 32 : kBlocks == 1 ? 40 : 48,
                        kConsumerRegisters = kGroups == 4 ? 112 : kBlocks == 1 ? 232 : 96;
   static constexpr int kSlotBytes = Rows * Tokens * 4;
-  static_assert(kStages >= 3 && kSharedBytes <= (kBlocks == 2 ? 113 : 227) * 1024);
+  static_assert(kStages >= 3 && kSharedBytes + Spare <= (kBlocks == 2 ? 113 : 227) * 1024);
   static_assert(kSlotBytes * kBlocks <= kAreaPerProcessor);
   static_assert(T == Totals::none || Rows == 128);  // of 128 rows are the scales that enter with a segment
 };
 
-template <WeightFormat F, int Rows, int Tokens, Totals T, int Producers>
-class WgmmaConsumer {
-  using S = WgmmaShape<F, Rows, Tokens, T, Producers>;
-  static constexpr int kSums = Tokens / 2;
-  static constexpr bool kRegisters = T == Totals::registers, kMemory = T == Totals::memory;
+// A warpgroup's products of its 64 weight rows, stage for stage.
+template <WeightFormat F, class S>
+class WgmmaChain {
+ protected:
+  static constexpr int kSums = S::kTokens / 2;
 
- public:
-  __device__ __forceinline__ WgmmaConsumer(const WgmmaParams& p, const WgmmaRing& ring, int group, unsigned* arrived)
-      : l_(p.linear), ring_(ring), group_(group), thread_(static_cast<int>(threadIdx.x) % 128),
-        lane_(thread_ % 32), warp_(thread_ / 32), left_(p, group, thread_, arrived) {
+  __device__ __forceinline__ WgmmaChain(const WgmmaRing& ring, int group)
+      : ring_(ring), group_(group), thread_(static_cast<int>(threadIdx.x) % 128), lane_(thread_ % 32),
+        warp_(thread_ / 32) {
     const std::uint32_t weights = ring.start + S::kStages * S::kInputBytes;
     codes_ = weights +
              static_cast<std::uint32_t>(group * S::kCodeBytes + warp_ * unit_bytes(F) + lane_ * 16);
@@ -61,47 +61,6 @@ class WgmmaConsumer {
     asm volatile("" : "+r"(codes_), "+r"(scales_), "+r"(token_tile_));
   }
 
-  __device__ __forceinline__ void run(const WgmmaSchedule& schedule) {
-    WgmmaWork w;
-    for (int i = 0; schedule.at(i, w); ++i) {
-      begin(w, schedule.split());
-      accumulate(schedule, i, w.first, w.last);
-      again(schedule, i, w);
-      if (w.leave) {
-        left_.template leave<kRegisters>(sum_, total_, schedule.split());
-        continue;
-      }
-      if constexpr (T != Totals::memory) {
-        if (schedule.split()) {
-          if (left_.combine(schedule.tile(w), w.segment, l_.segments, sum_)) finish_tile(w, schedule.rows());
-          continue;
-        }
-      }
-      fold(w, l_.k_tiles);
-      finish_tile(w, schedule.rows());
-    }
-  }
-
- private:
-  // What was asked for before: not kept while products run, when registers are few.
-  __device__ __forceinline__ static void again(const WgmmaSchedule& schedule, int i, WgmmaWork& w) {
-    asm volatile("" : "+r"(i));
-    schedule.at(i, w);
-  }
-  __device__ __forceinline__ void accumulate(const WgmmaSchedule& schedule, int i, int k, int last) {
-    while (true) {
-      int tiles = last - k;
-      if constexpr (T != Totals::none) tiles = min(tiles, l_.segment_tiles - k % l_.segment_tiles);
-      k += tiles;
-      run_of_k(tiles);
-      if (T == Totals::none || schedule.split() || k == l_.k_tiles || k % l_.segment_tiles != 0) return;
-      WgmmaWork w;
-      again(schedule, i, w);
-      fold(w, k);
-      clear(sum_);
-      if (k == last) return;
-    }
-  }
   // Fragments are made two steps ahead of their products, so that the matrix unit has work meanwhile. The loop is
   // never empty and nothing in it is conditional but waiting: else ptxas waits after each instruction.
   __device__ __forceinline__ void run_of_k(int tiles) {
@@ -145,7 +104,7 @@ class WgmmaConsumer {
   template <int Step>
   __device__ __forceinline__ void step(std::uint32_t tokens) {
     wgmma_fence();
-    wgmma_bf16<Tokens>(sum_, fragments_[Step], swizzled_tile(tokens + Step * kStepOfK));
+    wgmma_bf16<S::kTokens>(sum_, fragments_[Step], swizzled_tile(tokens + Step * kStepOfK));
     wgmma_commit();
     wgmma_wait<2>();
   }
@@ -154,6 +113,65 @@ class WgmmaConsumer {
     return SharedUnit<F>(codes_ + at, scales_ + at);
   }
 
+  WgmmaRing ring_;
+  int group_, thread_, lane_, warp_;
+  std::uint32_t codes_, scales_, token_tile_;  // of this lane in the first stage; low half of a descriptor
+  float sum_[kSums];
+  std::uint32_t fragments_[4][4];  // of four steps
+};
+
+template <WeightFormat F, int Rows, int Tokens, Totals T, int Producers>
+class WgmmaConsumer : WgmmaChain<F, WgmmaShape<F, Rows, Tokens, T, Producers>> {
+  using S = WgmmaShape<F, Rows, Tokens, T, Producers>;
+  using Chain = WgmmaChain<F, S>;
+  using Chain::kSums, Chain::group_, Chain::lane_, Chain::run_of_k, Chain::sum_, Chain::thread_, Chain::warp_;
+  static constexpr bool kRegisters = T == Totals::registers, kMemory = T == Totals::memory;
+
+ public:
+  __device__ __forceinline__ WgmmaConsumer(const WgmmaParams& p, const WgmmaRing& ring, int group, unsigned* arrived)
+      : Chain(ring, group), l_(p.linear), left_(p, group, thread_, arrived) {}
+
+  __device__ __forceinline__ void run(const WgmmaSchedule& schedule) {
+    WgmmaWork w;
+    for (int i = 0; schedule.at(i, w); ++i) {
+      begin(w, schedule.split());
+      accumulate(schedule, i, w.first, w.last);
+      again(schedule, i, w);
+      if (w.leave) {
+        left_.template leave<kRegisters>(sum_, total_, schedule.split());
+        continue;
+      }
+      if constexpr (T != Totals::memory) {
+        if (schedule.split()) {
+          if (left_.combine(schedule.tile(w), w.segment, l_.segments, sum_)) finish_tile(w, schedule.rows());
+          continue;
+        }
+      }
+      fold(w, l_.k_tiles);
+      finish_tile(w, schedule.rows());
+    }
+  }
+
+ private:
+  // What was asked for before: not kept while products run, when registers are few.
+  __device__ __forceinline__ static void again(const WgmmaSchedule& schedule, int i, WgmmaWork& w) {
+    asm volatile("" : "+r"(i));
+    schedule.at(i, w);
+  }
+  __device__ __forceinline__ void accumulate(const WgmmaSchedule& schedule, int i, int k, int last) {
+    while (true) {
+      int tiles = last - k;
+      if constexpr (T != Totals::none) tiles = min(tiles, l_.segment_tiles - k % l_.segment_tiles);
+      k += tiles;
+      run_of_k(tiles);
+      if (T == Totals::none || schedule.split() || k == l_.k_tiles || k % l_.segment_tiles != 0) return;
+      WgmmaWork w;
+      again(schedule, i, w);
+      fold(w, k);
+      clear(sum_);
+      if (k == last) return;
+    }
+  }
   __device__ __forceinline__ void begin(const WgmmaWork& w, bool split) {
     clear(sum_);
     if constexpr (kRegisters) clear(total_);
@@ -200,13 +218,8 @@ class WgmmaConsumer {
   }
 
   const LinearParams& l_;
-  WgmmaRing ring_;
-  int group_, thread_, lane_, warp_;
   LeftSums<S::kSlotBytes, S::kGroups> left_;
-  std::uint32_t codes_, scales_, token_tile_;  // of this lane in the first stage; low half of a descriptor
-  float sum_[kSums];
   float total_[kSums];  // Totals::registers
-  std::uint32_t fragments_[4][4];  // of four steps
 };
 
 template <WeightFormat F, int Rows, int Tokens, Totals T, int Producers>
