@@ -92,8 +92,13 @@ __device__ __forceinline__ void copy_box(std::uint32_t to, const void* map, int 
 #endif
 }
 
-// 16 bytes by this thread, of which `bytes` are read and the others are zero; both ends aligned to 16. Those that were
-// begun since the last commit are a group, and groups end in order.
+// 16 bytes by this thread, both ends aligned to 16; of the second form `bytes` are read and the others are zero. Those
+// that were begun since the last commit are a group, and groups end in order.
+__device__ __forceinline__ void copy_16(std::uint32_t to, const void* from) {
+#if defined(NIBBLE_BULK_COPY)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+#endif
+}
 __device__ __forceinline__ void copy_16(std::uint32_t to, const void* from, std::uint32_t bytes) {
 #if defined(NIBBLE_BULK_COPY)
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");

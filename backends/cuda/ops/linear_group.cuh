@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(GroupShape<F, Tokens, T>::kThreads, GroupShape
   const int team = static_cast<int>(threadIdx.x) / 128;
   if (team == S::kGroups) {
     give_registers<kFeedRegisters>();
-    GroupFeed<S>(p, ring).run(schedule);
+    GroupFeed<S, (Tokens > 32)>(p, ring).run(schedule);
   } else {
     take_registers<kConsumerRegisters>();
     Consumer(p, ring, team).run(schedule);

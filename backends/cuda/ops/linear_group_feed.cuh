@@ -1,11 +1,11 @@
 // linear_group_feed.cuh: what brings the stages (linear_ring.cuh) of grouped kernels: a warpgroup.
 //   weights   as elsewhere, by the copy engine; one thread asks
 //   x         rows lie anywhere (row order[i] / k of it), and no box of sm_90's tensor maps holds such: 128 threads copy
-//             16 bytes each. They put them where a box would (swizzled), zero past the columns of K and for rows that an
-//             expert does not have
-//   full      one arrival and the bytes, and one arrival of each thread when its copies are there and fenced: that is
-//             kLag stages later, when they have come. So many stages are missing to the consumers, not to the ring: the
-//             stage that is filled next was announced long ago
+//             16 bytes each. They put them where a box would (swizzled), zero past the columns of K. A tile's rows that its
+//             expert does not have stay what they were: nobody reads their sums
+//   full      one arrival and the bytes, and one arrival of each thread when its copies are there: it looks kLag stages
+//             later, when they have come. So many stages are missing to the consumers, not to the ring: the stage that is
+//             filled next was announced long ago
 #pragma once
 
 #include "backends/cuda/ops/linear_group_tiles.cuh"
@@ -15,11 +15,13 @@ namespace nibble::cuda {
 
 constexpr int kFeedThreads = 128, kFullArrivals = 1 + kFeedThreads;
 
-template <class S>
+// Fence: wgmma reads x, not load_matrices.
+template <class S, bool Fence>
 class GroupFeed {
   static constexpr int kAcross = kTileCols / 8, kDown = kFeedThreads / kAcross;  // threads, 8 columns each
   static constexpr int kRows = S::kTokens < kDown ? 1 : S::kTokens / kDown;  // of a thread
   static constexpr int kSets = S::kTokens < kDown ? kDown / S::kTokens : 1;  // of threads, which share k tiles
+  static constexpr std::uint32_t kBetween = kDown * kTileCols * 2;  // a thread's rows in shared memory
   static constexpr int kLag = S::kStages / 2;
   static_assert(kLag >= 1 && kLag < S::kStages);
 
@@ -46,19 +48,27 @@ class GroupFeed {
         if (left == 0) left = p_.segment_tiles;
       }
     }
-    copies_wait<0>();
-    fence_shared_writes();
+    arrived<0>();
     while (pending_ > 0) tell();
   }
 
  private:
   __device__ __forceinline__ void find_rows(const GroupWork& w) {
+    int row[kRows];
+#pragma unroll
+    for (int j = 0; j < kRows; ++j) row[j] = min(w.first + row_ + j * kDown, w.end - 1);
+    if (p_.per_token != 0) {
+#pragma unroll
+      for (int j = 0; j < kRows; ++j) row[j] = __ldg(p_.order + row[j]);  // all on their way at once
+#pragma unroll
+      for (int j = 0; j < kRows; ++j) {
+        row[j] = static_cast<int>(static_cast<unsigned>(row[j]) / static_cast<unsigned>(p_.per_token));
+      }
+    }
     const int across = static_cast<int>(p_.x_stride / 8);  // units of 16 bytes
 #pragma unroll
     for (int j = 0; j < kRows; ++j) {
-      const int place = w.first + row_ + j * kDown;
-      const bool there = place < w.end;
-      from_[j] = there ? static_cast<int>(source_row(p_, place, there)) * across + chunk_ : -1;
+      from_[j] = w.first + row_ + j * kDown < w.end ? row[j] * across + chunk_ : -1;
     }
   }
   __device__ __forceinline__ void fill_stage(const GroupWork& w, int k, int deep) {
@@ -79,20 +89,29 @@ class GroupFeed {
     copies_commit();
     ring_.next();
     if (++pending_ <= kLag) return;
-    copies_wait<kLag>();
-    fence_shared_writes();
+    arrived<kLag>();
     tell();
   }
   __device__ __forceinline__ void fill_rows(int tile, std::uint32_t to) const {
-    const int columns = static_cast<int>(p_.weight.cols) - tile * kTileCols - chunk_ * 8;
-    const int bytes = 2 * max(0, min(columns, 8));
+    const int columns = static_cast<int>(p_.weight.cols) - tile * kTileCols;
+    const std::byte* const x = p_.x + tile * (kTileCols * 2);
+    if (columns >= kTileCols) {
 #pragma unroll
-    for (int j = 0; j < kRows; ++j) {
-      const bool there = from_[j] >= 0 && bytes > 0;
-      const std::int64_t from = there ? from_[j] + tile * kAcross : 0;  // a row that is there, where nothing is read
-      copy_16(to + static_cast<std::uint32_t>(j * kDown * kTileCols * 2), p_.x + from * 16,
-              static_cast<std::uint32_t>(there ? bytes : 0));
+      for (int j = 0; j < kRows; ++j) {
+        if (from_[j] >= 0) copy_16(to + kBetween * j, x + static_cast<std::int64_t>(from_[j]) * 16);
+      }
+    } else {
+      const auto bytes = static_cast<std::uint32_t>(2 * max(0, min(columns - chunk_ * 8, 8)));
+#pragma unroll
+      for (int j = 0; j < kRows; ++j) {
+        if (from_[j] >= 0) copy_16(to + kBetween * j, x + static_cast<std::int64_t>(from_[j]) * 16, bytes);
+      }
     }
+  }
+  template <int Pending>
+  __device__ __forceinline__ void arrived() const {
+    copies_wait<Pending>();
+    if constexpr (Fence) fence_shared_writes();
   }
   // This thread's copies to the oldest stage that it did not speak of have come.
   __device__ __forceinline__ void tell() {

@@ -83,6 +83,7 @@ class GroupSchedule {
     const int unit = i * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
     if (unit >= units_) return false;
     const int lane = static_cast<int>(threadIdx.x) % 32;
+    __syncwarp();
     const auto ballot = [lane](const auto& of) { return __ballot_sync(~0u, of(lane)); };
     w = group_work(starts_, first_tiles_, experts_, row_tiles_, unit, Tokens, ballot);
     return true;
@@ -101,10 +102,10 @@ cudaError_t start_group_nvfp4(const Launch& to, int tile, const GroupedParams& p
 cudaError_t start_group_fp8(const Launch& to, int tile, const GroupedParams& p, std::int64_t units);
 cudaError_t start_group_bf16(const Launch& to, int tile, const GroupedParams& p, std::int64_t units);
 
-// Why the kernel does not serve; null: it does. `tile`: of kGroupedTiles.
+// Why the kernel does not serve; null: it does. LinearArgs::tile is of kGroupedTiles.
 const char* refuse_group(const Launch& to, const GroupedLinearArgs& a);
 void launch_group(const Launch& to, const GroupedParams& p);
 std::string group_choice(const Launch& to, const GroupedParams& p);  // "tile 128x8, 592 units at most"
-std::vector<LinearTile> grouped_tiles(const Launch& to, const GroupedParams& p);
+std::vector<LinearTile> grouped_tiles(const GroupedParams& p);
 
 }  // namespace nibble::cuda

@@ -184,6 +184,8 @@ constexpr WgmmaTile kWgmmaTiles[] = {
 };
 constexpr int kWgmmaTileCount = sizeof kWgmmaTiles / sizeof kWgmmaTiles[0], kWgmmaTilesChosen = 11;
 
+bool has_wgmma();  // whether the card runs code for sm_90a
+
 // Launches of a tile for each weight format, in files of their own because they take long to compile.
 // cudaErrorInvalidValue: there is none.
 cudaError_t start_wgmma_nvfp4(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
