@@ -147,6 +147,71 @@ void check(const Combination& of, const GroupedCase& g, std::size_t index, Count
   }
 }
 
+// Of 512 experts, 10 for each token; nothing is launched.
+struct QwenExperts {
+  cuda::Launch to;
+  cuda::GroupedLinearArgs a;
+
+  QwenExperts(std::int64_t n, std::int64_t k, std::int64_t t) {
+    to.max_rows = t;
+    to.multiprocessors = 132;
+    to.experts_per_token = 10;
+    cuda::WeightImage& w = a.linear.weight;
+    w.format = WeightFormat::nvfp4;
+    w.rows = w.padded_rows = n;
+    w.cols = w.padded_cols = k;
+    w.scale_code = cuda::ScaleCode::e5m3;
+    w.plain = true;
+    w.segments = num::linear_segments(n, k, false);
+    a.linear.path = ArchPath::sm90;
+    a.linear.x.dtype = DType::bf16;
+    a.linear.x.stride = k;
+    a.linear.y.rows = Rows::routed;
+    a.experts = 512;
+  }
+  std::string verdict() const {
+    for (const auto& [kernel, why] : cuda::grouped_linear_choices(to, a)) {
+      if (kernel == "wgmma.m64k16, grouped") return why;
+    }
+    return "not in the table";
+  }
+};
+
+TEST(CudaGroupedChoice, FollowsTheClass) {
+  NIBBLE_NEEDS_DEVICE();
+  if (!cuda::has_wgmma()) GTEST_SKIP() << "the card runs no code for sm_90a";
+  const auto expect = [](std::int64_t n, std::int64_t k, std::int64_t t, const char* part) {
+    const std::string found = QwenExperts(n, k, t).verdict();
+    EXPECT_NE(found.find(part), std::string::npos) << n << "x" << k << ", T " << t << ": " << found;
+  };
+  expect(1024, 2048, 1, "there are fewer than two units for each multiprocessor");
+  expect(1024, 2048, 8, "served, tile 128x8, 640 units at most, 2 segments");
+  expect(1024, 2048, 64, "served, tile 128x8,");
+  expect(1024, 2048, 512, "served, tile 128x16,");
+  expect(1024, 2048, 1024, "served, tile 128x32,");
+  expect(1024, 2048, 2048, "served, tile 128x64, totals in registers,");
+  expect(2048, 512, 2048, "served, tile 128x64, 13312 units at most, 1 segments");
+  expect(2048, 512, 4096, "served, tile 128x128, totals in registers,");
+}
+
+TEST(CudaGroupedChoice, DeclinesWithAReason) {
+  NIBBLE_NEEDS_DEVICE();
+  if (!cuda::has_wgmma()) GTEST_SKIP() << "the card runs no code for sm_90a";
+  const auto expect = [](const char* why, const auto& change) {
+    QwenExperts e(1024, 2048, 64);
+    change(e);
+    EXPECT_EQ(e.verdict(), why);
+  };
+  expect("the path is not sm90", [](QwenExperts& e) { e.a.linear.path = ArchPath::sm120; });
+  expect("x is quantised", [](QwenExperts& e) { e.a.linear.format.kind = Kind::fp8_token; });
+  expect("rows of x are not aligned to 16 bytes", [](QwenExperts& e) { e.a.linear.x.stride = 2052; });
+  expect("an FP8 code is NaN", [](QwenExperts& e) { e.a.linear.weight.plain = false; });
+  expect("block scales were not packed for sm90", [](QwenExperts& e) { e.a.linear.weight.scale_code = cuda::ScaleCode::e4m3; });
+  expect("the weight was not packed for bf16 operands", [](QwenExperts& e) { e.a.linear.weight.values = DType::f16; });
+  expect("there are no experts, or more than 1024", [](QwenExperts& e) { e.a.experts = 1025; });
+  expect("a plain kernel was asked for", [](QwenExperts& e) { e.a.linear.tile = cuda::kPlainTile; });
+}
+
 constexpr std::size_t kSlices = 4;
 struct Slice {
   Combination of;

@@ -23,7 +23,8 @@ class GroupFeed {
   static constexpr int kSets = S::kTokens < kDown ? kDown / S::kTokens : 1;  // of threads, which share k tiles
   static constexpr std::uint32_t kBetween = kDown * kTileCols * 2;  // a thread's rows in shared memory
   static constexpr int kLag = S::kStages / 2;
-  static_assert(kLag >= 1 && kLag < S::kStages);
+  // Consumers that wait for a stage hold the one before it at most: the stage kLag behind has room.
+  static_assert(kLag >= 1 && kLag + 2 <= S::kStages);
 
  public:
   __device__ __forceinline__ GroupFeed(const GroupedParams& p, const WgmmaRing& ring) : p_(p), ring_(ring), told_(ring) {
