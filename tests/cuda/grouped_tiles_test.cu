@@ -206,7 +206,8 @@ TEST(CudaGroupedChoice, DeclinesWithAReason) {
   expect("x is quantised", [](QwenExperts& e) { e.a.linear.format.kind = Kind::fp8_token; });
   expect("rows of x are not aligned to 16 bytes", [](QwenExperts& e) { e.a.linear.x.stride = 2052; });
   expect("an FP8 code is NaN", [](QwenExperts& e) { e.a.linear.weight.plain = false; });
-  expect("block scales were not packed for sm90", [](QwenExperts& e) { e.a.linear.weight.scale_code = cuda::ScaleCode::e4m3; });
+  expect("block scales were not packed for sm90",
+         [](QwenExperts& e) { e.a.linear.weight.scale_code = cuda::ScaleCode::e4m3; });
   expect("the weight was not packed for bf16 operands", [](QwenExperts& e) { e.a.linear.weight.values = DType::f16; });
   expect("there are no experts, or more than 1024", [](QwenExperts& e) { e.a.experts = 1025; });
   expect("a plain kernel was asked for", [](QwenExperts& e) { e.a.linear.tile = cuda::kPlainTile; });

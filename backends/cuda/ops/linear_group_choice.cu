@@ -74,7 +74,9 @@ void launch_group(const Launch& to, const GroupedParams& p) {
   if (p.tile >= 0) {
     tile = p.tile;
     const char* why = tile < kGroupedTileCount ? refuse_tile(kGroupedTiles[tile], p.weight) : "no such tile";
-    if (why != nullptr) throw Error(ErrorCode::internal, "[cuda] grouped linear: tile " + std::to_string(tile) + ": " + why);
+    if (why != nullptr) {
+      throw Error(ErrorCode::internal, "[cuda] grouped linear: tile " + std::to_string(tile) + ": " + why);
+    }
   }
   const auto start = p.weight.format == WeightFormat::nvfp4      ? start_group_nvfp4
                      : p.weight.format == WeightFormat::fp8_e4m3 ? start_group_fp8
