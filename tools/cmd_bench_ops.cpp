@@ -9,6 +9,7 @@
 #include "core/base/quote.h"
 #include "nibble/op_bench.h"
 #include "tools/args.h"
+#include "tools/bench_grouped_report.h"
 #include "tools/bench_ops_report.h"
 #include "tools/bench_pack_report.h"
 #include "tools/command.h"
@@ -34,6 +35,12 @@ bytes by a copy on the device, operations by the fastest product of the peer. Ro
 them that quantises what they make, and both fused; on the CPU too, where a mirror's rounding counts as well.
 --formats are of what is made: nvfp4_static, fp8_tensor_static, fp8_token, fp8_token_group128.
 
+--op grouped: the linears of a mixture of experts, beside the plain kernel in the same run. Each token has k experts
+at random, all alike likely; GB/s counts the weights of those that have tokens, x and y. Routes take turns where few
+experts have tokens, so that more than four times the L2 is read between two uses of one ("cold").
+--shapes qwen3_next: 10 of 512 experts, gate and up together (1024x2048, a row of x for each token) and down
+(2048x512, a row for each token and expert).
+
 Shapes: 27b has the linears of a 27B model (34816x5120, 5120x17408, 16384x5120, 14336x5120, 5120x6144);
 27b-tp2 and 27b-tp4 the parts of one card of two or four.
 
@@ -41,6 +48,7 @@ Examples:
   nibble bench ops --op linear --device cuda
   nibble bench ops --device cuda:1 --shapes 27b-tp2 --formats nvfp4,fp8 -t 1,8,64 -o csv
   nibble bench ops --device cuda --shapes 4096x4096 --formats nvfp4 -t 16 --explain --peer none
+  nibble bench ops --op grouped --device cuda --formats nvfp4 -t 1,8,64,512,2048 --explain
   nibble bench ops --op pack --device cuda --formats nvfp4_static -t 1,2048)";
 
 constexpr const char* kShapesExpected = "27b, 27b-tp2, 27b-tp4 or NxK separated by commas";
@@ -86,10 +94,15 @@ std::vector<PackShape> pack_shapes(const std::string& text) {
                                 in_quotes(text)));
 }
 
+std::vector<GroupedShape> grouped_shapes(const std::string& text) {
+  if (text == "qwen3_next") return {{512, 10, 1024, 2048, false}, {512, 10, 2048, 512, true}};
+  throw usage_error(fmt::format("--shapes: expected qwen3_next with --op grouped, found {}", in_quotes(text)));
+}
+
 class BenchOps final : public Command {
  public:
   explicit BenchOps(CLI::App& bench) : Command(bench, "ops", "single ops, linear beside cuBLAS", kFooter) {
-    add_choice(app(), "--op", op_, {"linear", "pack"}, "which op");
+    add_choice(app(), "--op", op_, {"linear", "grouped", "pack"}, "which op");
     not_empty(app().add_option("--device,--backend", on_,
                                "a card: cuda, cuda:1, cuda:arch-path=sm90 (default: the best that is there)"))
         ->type_name("NAME");
@@ -117,13 +130,9 @@ class BenchOps final : public Command {
     }
     if (explain_ && output_ == "csv") throw usage_error("--explain: expected md or json output, found csv");
     if (op_ == "pack") return pack(console);
+    if (op_ == "grouped") return grouped(console);
     how_.shapes = parse_shapes(shapes_);
-    how_.formats = split(app().count("--formats") > 0 ? formats_ : "nvfp4,fp8,bf16");
-    for (const std::string& format : how_.formats) {
-      if (format == "nvfp4" || format == "fp8" || format == "bf16") continue;
-      throw usage_error(fmt::format("--formats: expected nvfp4, fp8 or bf16 separated by commas, found {}",
-                                    in_quotes(formats_)));
-    }
+    how_.formats = weight_formats();
     how_.rows = parse_list("--tokens", rows_, 1, limits::step_tokens);
     how_.peer = peer_ == "cublas";
     how_.on_progress = [&](std::string_view what, double part) {
@@ -141,6 +150,38 @@ class BenchOps final : public Command {
   }
 
  private:
+  std::vector<std::string> weight_formats() const {
+    std::vector<std::string> all = split(app().count("--formats") > 0 ? formats_ : "nvfp4,fp8,bf16");
+    for (const std::string& format : all) {
+      if (format == "nvfp4" || format == "fp8" || format == "bf16") continue;
+      throw usage_error(fmt::format("--formats: expected nvfp4, fp8 or bf16 separated by commas, found {}",
+                                    in_quotes(formats_)));
+    }
+    return all;
+  }
+
+  int grouped(Console& console) {
+    GroupedBenchOptions how;
+    how.shapes = grouped_shapes(app().count("--shapes") > 0 ? shapes_ : "qwen3_next");
+    how.formats = weight_formats();
+    how.rows = parse_list("--tokens", rows_, 1, limits::step_tokens);
+    how.repetitions = how_.repetitions;
+    how.peer = peer_ == "cublas";
+    how.tiles = how_.tiles;
+    how.on_progress = [&](std::string_view what, double part) {
+      console.progress("bench ops", part, what);
+      return !interrupted();
+    };
+    GroupedBench bench;
+    as_load_failure([&] { bench = bench_grouped(on_.empty() ? Device::best() : Device::parse(on_), how); });
+    console.clear_progress();
+    if (bench.rows.empty()) throw Interrupted{};
+    console.out(output_ == "md"    ? grouped_markdown(bench, explain_)
+                : output_ == "csv" ? grouped_csv(bench)
+                                   : grouped_json(bench, explain_));
+    return bench.complete ? kOk : kInterrupted;
+  }
+
   int pack(Console& console) {
     for (const char* const of_linear : {"--explain", "--tiles", "--peer"}) {
       if (app().count(of_linear) == 0) continue;

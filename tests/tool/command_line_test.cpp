@@ -190,6 +190,8 @@ TEST(CommandLine, WrongOnesSayWhatWasExpectedAndFound) {
        "found \"nvfp4,int4\""},
       {{"bench", "ops", "-t", "1,0"}, "--tokens: expected whole numbers from 1", "found \"1,0\""},
       {{"bench", "ops", "-t", "many"}, "--tokens: expected whole numbers from 1", "found \"many\""},
+      {{"bench", "ops", "--op", "grouped", "--shapes", "64x64"}, "--shapes: expected qwen3_next", "found \"64x64\""},
+      {{"bench", "ops", "--op", "grouped", "--formats", "f16"}, "--formats: expected nvfp4, fp8 or bf16", "found \"f16\""},
       {{"bench", "ops", "--op", "pack", "--tiles"}, "--op pack: expected no --tiles", "which is of linear"},
       {{"bench", "ops", "--op", "pack", "--peer", "none"}, "--op pack: expected no --peer", "which is of linear"},
       {{"bench", "ops", "-r", "0"}, "bench ops: --repetitions: expected a whole number from 1", "found \"0\""},

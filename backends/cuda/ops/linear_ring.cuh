@@ -43,26 +43,33 @@ struct WgmmaRing {
   }
 };
 
+// The part of a stage at `to` that is weights: `deep` k tiles from k on of tile `row`, of an image whose codes lie there;
+// one thread.
+template <class S>
+__device__ __forceinline__ void fill_weights(const LinearParams& l, const std::byte* codes, int row, int k, int deep,
+                                             std::uint32_t to, Barrier full) {
+  const int last_row_tile = static_cast<int>(l.weight.padded_rows / kTileRows) - 1;
+#pragma unroll
+  for (int g = 0; g < S::kGroups; ++g) {  // past the weight's rows: the last tile again, whose sums nobody reads
+    const int row_tile = min(row * S::kGroups + g, last_row_tile);
+    const std::int64_t tile = static_cast<std::int64_t>(row_tile) * l.k_tiles + k;
+    copy_bytes(to + g * S::kDeep * S::kTileBytes, codes + tile * S::kTileBytes,
+               static_cast<std::uint32_t>(deep * S::kTileBytes), full);
+  }
+}
 // Fills the ring's stage with `deep` k tiles from k on; one thread.
 template <class S>
 __device__ __forceinline__ void fill(const CUtensorMap& map, const WgmmaParams& p, const WgmmaWork& w, int k, int deep,
                                      const WgmmaRing& ring) {
   const LinearParams& l = p.linear;
-  const int last_row_tile = static_cast<int>(l.weight.padded_rows / kTileRows) - 1;
   ring.empty(ring.stage).wait(ring.parity ^ 1);
   const Barrier full = ring.full();
   const bool at_once = S::kDeep > 1 && p.side_by_side;  // k tiles that are not asked for too
   full.arrive_expecting(static_cast<std::uint32_t>((at_once ? S::kInputBytes : deep * S::kTokenBytes) +
                                                    deep * S::kGroups * S::kTileBytes));
   const auto stage = static_cast<std::uint32_t>(ring.stage);
-  const std::uint32_t to = ring.start + S::kStages * S::kInputBytes + stage * S::kWeightBytes;
-#pragma unroll(S::kGroups == 2 ? 2 : 1)  // a producer's registers are few
-  for (int g = 0; g < S::kGroups; ++g) {  // past the weight's rows: the last tile again, whose sums nobody reads
-    const int row_tile = min(w.row * S::kGroups + g, last_row_tile);
-    const std::int64_t tile = static_cast<std::int64_t>(row_tile) * l.k_tiles + k;
-    copy_bytes(to + g * S::kDeep * S::kTileBytes, l.weight.codes + tile * S::kTileBytes,
-               static_cast<std::uint32_t>(deep * S::kTileBytes), full);
-  }
+  fill_weights<S>(l, l.weight.codes, w.row, k, deep, ring.start + S::kStages * S::kInputBytes + stage * S::kWeightBytes,
+                  full);
   const std::uint32_t x = ring.start + stage * S::kInputBytes;
   if (at_once) return copy_boxes(x, &map, k, w.token * S::kTokens, full);
 #pragma unroll
@@ -82,20 +89,6 @@ __device__ __forceinline__ void produce(const CUtensorMap& map, const WgmmaParam
     ring.next();
     k += deep;
   }
-}
-// Every second of them, without regard to segments. `ahead`: k tiles from the unit's first to the next stage of one's
-// own.
-template <class S>
-__device__ __forceinline__ void produce_every_second(const CUtensorMap& map, const WgmmaParams& p, const WgmmaWork& w,
-                                                     int& ahead, WgmmaRing& ring) {
-  int k = w.first + ahead;
-#pragma unroll 1
-  for (; k < w.last; k += 2 * S::kDeep) {
-    fill<S>(map, p, w, k, min(S::kDeep, w.last - k), ring);
-    ring.skip(2);
-  }
-  // The unit's last stage may be a part of one.
-  ahead = k - (w.first + (w.last - w.first + S::kDeep - 1) / S::kDeep * S::kDeep);
 }
 
 }  // namespace nibble::cuda

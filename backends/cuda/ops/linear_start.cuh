@@ -41,8 +41,8 @@ cudaError_t start_tile(const Launch& to, const WgmmaParams& p) {
     kernel<<<static_cast<unsigned>(blocks), S::kThreads, static_cast<unsigned>(shared), to.stream>>>(
         map_of<S>(to, p), p, stream_plan(p, blocks));
   } else {
-    using S = WgmmaShape<F, kTile.rows, kTile.tokens, kTile.totals, kTile.producers>;
-    const auto kernel = linear_wgmma<F, kTile.rows, kTile.tokens, kTile.totals, kTile.producers>;
+    using S = WgmmaShape<F, kTile.tokens, kTile.totals>;
+    const auto kernel = linear_wgmma<F, kTile.tokens, kTile.totals>;
     const cudaError_t e = place<S>(to, p, kernel, blocks, shared);
     if (e != cudaSuccess) return e;
     kernel<<<static_cast<unsigned>(blocks), S::kThreads, static_cast<unsigned>(shared), to.stream>>>(
@@ -53,11 +53,10 @@ cudaError_t start_tile(const Launch& to, const WgmmaParams& p) {
 
 template <WeightFormat F>
 cudaError_t start_wgmma(const Launch& to, int tile, const WgmmaParams& p) {
-  constexpr int kCount = F == WeightFormat::nvfp4 ? kWgmmaTileCount : kWgmmaTilesChosen;
   cudaError_t e = cudaErrorInvalidValue;
   [&]<int... Tile>(std::integer_sequence<int, Tile...>) {
     ((tile == Tile ? (e = start_tile<F, Tile>(to, p), true) : false) || ...);
-  }(std::make_integer_sequence<int, kCount>());
+  }(std::make_integer_sequence<int, kWgmmaTileCount>());
   return e;
 }
 
