@@ -23,7 +23,8 @@ namespace {
 
 constexpr const char* kFooter =
     R"(Rows: linear, y[T, N] = x[T, K] w[N, K]^T, for each shape, weight format and T, on random data: x and y
-bf16, fp8 with row scales, nvfp4 with a tensor scale. us is of one launch, the median over the batches of
+bf16, fp8 with row scales, nvfp4 with a tensor scale; a8: fp8 by fp8 as in mode a8, with the op that quantises x
+before it, timed together. us is of one launch, the median over the batches of
 -r ± half the distance of their quartiles; a batch is launched back to back, at least 5 launches and about
 2 ms. GB/s counts the weight as stored, x and y. Up to T 16 copies of the weight take turns, so that more than
 four times the L2 is read between two uses of one ("cold").
@@ -109,7 +110,7 @@ class BenchOps final : public Command {
     app().add_option("--shapes", shapes_, kShapesExpected)->type_name("LIST")->capture_default_str();
     app()
         .add_option("--formats", formats_,
-                    "of the weight: nvfp4, fp8, bf16 (default: all), of what is packed: see below; separated by "
+                    "of the weight: nvfp4, fp8, bf16 (default: these), a8, of what is packed: see below; separated by "
                     "commas")
         ->type_name("LIST");
     add_list(app(), "-t,--tokens", rows_, "T: rows of x");
@@ -132,7 +133,7 @@ class BenchOps final : public Command {
     if (op_ == "pack") return pack(console);
     if (op_ == "grouped") return grouped(console);
     how_.shapes = parse_shapes(shapes_);
-    how_.formats = weight_formats();
+    how_.formats = weight_formats(true);
     how_.rows = parse_list("--tokens", rows_, 1, limits::step_tokens);
     how_.peer = peer_ == "cublas";
     how_.on_progress = [&](std::string_view what, double part) {
@@ -150,12 +151,12 @@ class BenchOps final : public Command {
   }
 
  private:
-  std::vector<std::string> weight_formats() const {
+  std::vector<std::string> weight_formats(bool with_a8) const {
     std::vector<std::string> all = split(app().count("--formats") > 0 ? formats_ : "nvfp4,fp8,bf16");
     for (const std::string& format : all) {
-      if (format == "nvfp4" || format == "fp8" || format == "bf16") continue;
-      throw usage_error(fmt::format("--formats: expected nvfp4, fp8 or bf16 separated by commas, found {}",
-                                    in_quotes(formats_)));
+      if (format == "nvfp4" || format == "fp8" || format == "bf16" || (with_a8 && format == "a8")) continue;
+      throw usage_error(fmt::format("--formats: expected nvfp4, fp8{} separated by commas, found {}",
+                                    with_a8 ? ", bf16 or a8" : " or bf16", in_quotes(formats_)));
     }
     return all;
   }
@@ -163,7 +164,7 @@ class BenchOps final : public Command {
   int grouped(Console& console) {
     GroupedBenchOptions how;
     how.shapes = grouped_shapes(app().count("--shapes") > 0 ? shapes_ : "qwen3_next");
-    how.formats = weight_formats();
+    how.formats = weight_formats(false);
     how.rows = parse_list("--tokens", rows_, 1, limits::step_tokens);
     how.repetitions = how_.repetitions;
     how.peer = peer_ == "cublas";

@@ -23,8 +23,9 @@ enum class ScaleCode : std::uint8_t { e4m3, e5m3, f16 };
 constexpr ScaleCode scale_code_of(ArchPath path) {
   return path == ArchPath::sm90 ? ScaleCode::e5m3 : path == ArchPath::sm70 ? ScaleCode::f16 : ScaleCode::e4m3;
 }
-// Whose fragments the codes of an NVFP4 weight lie in: of four m16n8k16, or of one m16n8k64.
-enum class CodeOrder : std::uint8_t { k16, k64 };
+// Whose fragments the codes of a weight lie in: of four m16n8k16; NVFP4, of one m16n8k64; FP8, of two m64n8k32. The
+// latter two are for the units that multiply code by code, whose order of sums linear layers then have.
+enum class CodeOrder : std::uint8_t { k16, k64, k32 };
 constexpr DType state_type_of(DType operand) {
   return operand == DType::f16 ? DType::f32 : operand;
 }

@@ -128,18 +128,32 @@ void check_finite_on_all_threads(const Weight& w) {
   if (bad) check_finite(w);
 }
 
+// Weights that linear layers multiply code by code.
+std::vector<bool> weights_on_fp8_unit(const ModelSpec& spec) {
+  std::vector<bool> on(spec.weights.size(), false);
+  for (const Program& p : spec.programs) {
+    for (const Op& op : p.ops) {
+      const auto* linear = std::get_if<Linear>(&op.args);
+      if (linear != nullptr && linear->fp8_unit) on[static_cast<std::size_t>(linear->weight)] = true;
+    }
+  }
+  return on;
+}
+
 void place_weights(Loaded& l, ModelSpec& spec, Carver& carver, cudaStream_t stream,
                    std::uint64_t& made, const std::function<bool(std::uint64_t)>& loaded) {
   const Block host(Place::pinned, kStagingBytes, "loading", made),
       device(Place::device, kStagingBytes, "loading", made);
   const Staging staging{host.data(), device.data(), kStagingBytes, stream};
+  const std::vector<bool> on_fp8_unit = weights_on_fp8_unit(spec);
   std::uint64_t done = 0;
   for (Weight& from : spec.weights) {
     Weight w = std::move(from);  // dropped, with its owner, at the end of the round
     const bool from_file = !w.materialize;
     if (!from_file && w.codes.empty()) w.materialize(w);
     if (from_file) check_finite_on_all_threads(w);
-    l.weights.push_back(pack_weight(w, carver.take(image_bytes(w)), staging, l.path));
+    const bool fp8_unit = on_fp8_unit[static_cast<std::size_t>(&from - spec.weights.data())];
+    l.weights.push_back(pack_weight(w, carver.take(image_bytes(w)), staging, l.path, fp8_unit));
     check(cudaStreamSynchronize(stream), w.name.c_str());
     look_at_packed(l.weights.back());
     done += w.bytes();
@@ -168,25 +182,10 @@ void place_scratch(Loaded& l, const ScratchPlan& plan, std::uint64_t& made) {
   l.answer = l.pinned_block.data() + aligned(plan.step);
 }
 
-// Mode a8 in profile sm90: to other bits than those of the kernels that there are.
-void refuse_fp8_unit(const ModelSpec& spec, ArchPath path) {
-  if (path != ArchPath::sm90) return;
-  for (const Program& p : spec.programs) {
-    for (const Op& op : p.ops) {
-      const auto* linear = std::get_if<Linear>(&op.args);
-      if (linear == nullptr || !linear->fp8_unit) continue;
-      throw Error(ErrorCode::unsupported,
-                  "[cuda] activations a8: " + op.name +
-                      ": no kernel multiplies FP8 by FP8 as profile sm90 does; expected a16 or declared");
-    }
-  }
-}
-
 }  // namespace
 
 MemoryPlan CudaBackend::plan(const ModelSpec& spec, const StateSizes& sizes) const {
   check_sizes(sizes);
-  refuse_fp8_unit(spec, path_);
   MemoryPlan plan;
   plan.weights = weight_bytes(spec);
   plan.constants = constant_bytes(spec);

@@ -237,7 +237,7 @@ std::vector<float> alpha_of(const Weight& w, std::int64_t padded_rows, ScaleCode
 
 std::uint64_t image_bytes(const Weight& weight) { return sizes_of(weight).total; }
 
-WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& staging, ArchPath path) {
+WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& staging, ArchPath path, bool fp8_unit) {
   const DType operand = operand_of(path);
   const Sizes s = sizes_of(weight);
   if (reinterpret_cast<std::uintptr_t>(arena) % kAlign != 0) {
@@ -272,6 +272,8 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
   // The FP4 unit multiplies NVFP4 by NVFP4 only; other inputs meet the weight on m16n8k16.
   const bool fp4 = path == ArchPath::sm120 && weight.activation.kind == ActivationFormat::Kind::nvfp4_static;
   if (nvfp4 && fp4) image.order = CodeOrder::k64;
+  const bool fp8 = fp8_unit && path == ArchPath::sm90 && weight.format == WeightFormat::fp8_e4m3;
+  if (fp8) image.order = CodeOrder::k32;
   auto* const odd = reinterpret_cast<std::uint32_t*>(arena + s.odd_at);
   image.odd = odd;
   cuda_ok(cudaMemsetAsync(odd, 0, sizeof *odd, staging.stream), weight, "clearing");
@@ -279,7 +281,7 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
   if (nvfp4) image.scales = arena + (together ? static_cast<std::uint64_t>(unit_bytes(weight.format)) : s.scales_at);
   const bool blocks = weight.scale_layout == ScaleLayout::block128;
   if (blocks) image.block = reinterpret_cast<const float*>(arena + s.block_at);
-  image.segments = num::linear_segments(weight.rows, weight.cols, blocks);
+  image.segments = num::linear_segments(weight.rows, weight.cols, blocks || fp8);
 
   const std::int64_t k_tiles = s.padded_cols / kTileCols;
   const std::int64_t group = std::min<std::int64_t>(kTileRows, weight.rows) * code_row;

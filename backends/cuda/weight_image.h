@@ -23,7 +23,8 @@ struct WeightImage {
   const std::byte* codes = nullptr;
   const std::byte* scales = nullptr;  // nvfp4 block scales
   ScaleCode scale_code = ScaleCode::e4m3;
-  CodeOrder order = CodeOrder::k16;   // nvfp4; k64 (sm120) where the weight's inputs are declared nvfp4 too
+  CodeOrder order = CodeOrder::k16;   // k64: nvfp4 on sm120, where the weight's inputs are declared nvfp4 too; k32: fp8 on
+                                      // sm90 in mode a8
   const float* block = nullptr;       // block128 scales [ceil(N / 128), ceil(K / 128)] or null
   const float* alpha = nullptr;   // [padded_rows]: tensor or row scale, 1 for none and block128;
                                   // of f16 values 2^e of the row; of e5m3 scales times 2^7
@@ -44,9 +45,9 @@ struct Staging {
   std::size_t bytes = 0;
   cudaStream_t stream = nullptr;
 };
-// `path` decides what values and scales become, and with weight.activation the order of codes.
+// `path` decides what values and scales become, and with weight.activation and fp8_unit (Linear's) the order of codes.
 WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& staging,
-                        ArchPath path = ArchPath::sm90);
+                        ArchPath path = ArchPath::sm90, bool fp8_unit = false);
 
 // Sets `plain`; the packing must have finished.
 void look_at_packed(WeightImage& image);

@@ -78,6 +78,14 @@ __device__ std::uint32_t packed_word(const Piece& p, std::int64_t row0, std::int
     }
   } else if constexpr (F == WeightFormat::fp8_e4m3) {
     const int lane = at % 128 / 4, g = lane / 4, q = lane % 4;
+    if (p.order == CodeOrder::k32) {
+      const std::int64_t r = row0 + g + at % 2 * 8, k = k0 + at / 128 * 32 + at % 4 / 2 * 16 + 4 * q;
+      if (r >= p.rows) return 0;
+      for (int i = 0; i < 4; ++i) {
+        if (k + i < p.cols) word |= static_cast<std::uint32_t>(p.data[r * stride + k + i]) << (8 * i);
+      }
+      return word;
+    }
     const int step = at / 128 * 2 + at % 4 / 2;
     for (int i = 0; i < 4; ++i) {  // registers 0, 1 or 2, 3
       const std::int64_t r = row0 + g + i / 2 * 8;

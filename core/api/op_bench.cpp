@@ -1,5 +1,7 @@
 #include "nibble/op_bench.h"
 
+#include <type_traits>
+
 #include "core/api/loader.h"
 #include "core/checkpoint/activation_kind.h"
 #include "core/ops/expert_limits.h"
@@ -15,10 +17,11 @@ void expect_range(const std::string& what, std::int64_t value, std::int64_t most
                                                std::to_string(most) + ", found " + std::to_string(value));
 }
 
-void check_format(const std::string& format, std::int64_t n, std::int64_t k) {
-  if (format != "nvfp4" && format != "fp8" && format != "bf16") {
-    throw Error(ErrorCode::invalid_argument,
-                "[bench ops] formats: expected nvfp4, fp8 or bf16, found \"" + format + "\"");
+void check_format(const std::string& format, std::int64_t n, std::int64_t k, bool with_a8) {
+  const bool a8 = with_a8 && format == "a8";
+  if (format != "nvfp4" && format != "fp8" && format != "bf16" && !a8) {
+    throw Error(ErrorCode::invalid_argument, std::string("[bench ops] formats: expected nvfp4, fp8") +
+                                                 (with_a8 ? ", bf16 or a8" : " or bf16") + ", found \"" + format + "\"");
   }
   expect_range("N", n, kMostSize);
   expect_range("K", k, kMostSize);
@@ -38,7 +41,7 @@ void check_linear(const Options& how) {
   expect_range("repetitions", how.repetitions, 10000);
   for (const std::int64_t rows : how.rows) expect_range("rows", rows, limits::step_tokens);
   for (const std::string& format : how.formats) {
-    for (const auto& s : how.shapes) check_format(format, s.n, s.k);
+    for (const auto& s : how.shapes) check_format(format, s.n, s.k, std::is_same_v<Options, LinearBenchOptions>);
   }
 }
 

@@ -23,11 +23,12 @@ struct PinnedMemory {
 
 // A weight packed through staging memory of `staging` bytes.
 struct OnDevice {
-  OnDevice(const Weight& w, std::size_t staging, cuda::ArchPath path = cuda::ArchPath::sm90) : arena(cuda::image_bytes(w)) {
+  OnDevice(const Weight& w, std::size_t staging, cuda::ArchPath path = cuda::ArchPath::sm90, bool fp8_unit = false)
+      : arena(cuda::image_bytes(w)) {
     const PinnedMemory host(staging);
     DeviceArray<std::byte> device(staging);
     image = cuda::pack_weight(w, arena.raw(),
-                              {static_cast<std::byte*>(host.data), device.raw(), staging, nullptr}, path);
+                              {static_cast<std::byte*>(host.data), device.raw(), staging, nullptr}, path, fp8_unit);
     finish_device();
     cuda::look_at_packed(image);
     EXPECT_EQ(device.damage(), "");

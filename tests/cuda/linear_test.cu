@@ -248,10 +248,11 @@ TEST(WeightDecode, ArrangedWordsAreExact) {
 }
 
 TEST(WeightDecode, EveryElementHasItsPlace) {
-  std::vector<int> nibbles(1024), bytes(1024), values(1024), k64(1024);
+  std::vector<int> nibbles(1024), bytes(1024), values(1024), k64(1024), k32(1024);
   for (int row = 0; row < 16; ++row) {
     for (int col = 0; col < 64; ++col) {
       const cuda::UnitPlace u = cuda::unit_place(row, col);
+      ++k32.at(static_cast<std::size_t>(cuda::fp8_k32_at(row, col)));
       ++k64.at(static_cast<std::size_t>(cuda::nvfp4_k64_at(row, col)));
       ++nibbles.at(static_cast<std::size_t>(cuda::nvfp4_at(u)));
       ++bytes.at(static_cast<std::size_t>(cuda::fp8_at(u)));
@@ -259,6 +260,7 @@ TEST(WeightDecode, EveryElementHasItsPlace) {
     }
   }
   EXPECT_EQ(k64, std::vector<int>(1024, 1));
+  EXPECT_EQ(k32, std::vector<int>(1024, 1));
   EXPECT_EQ(nibbles, std::vector<int>(1024, 1));
   EXPECT_EQ(bytes, std::vector<int>(1024, 1));
   EXPECT_EQ(values, std::vector<int>(1024, 1));

@@ -37,24 +37,6 @@ TEST_F(CudaModel, LoadingStaysWithinItsPlan) {
   EXPECT_GT(before - after, planned / 2);  // the figures are of this card
 }
 
-// Rather than other bits or a slow stand-in; before weights move.
-TEST_F(CudaModel, A8IsRefusedWhereTheFp8UnitIsTheProfiles) {
-  LoadOptions how = options();
-  how.activations = Activations::a8;
-  const auto complaint = [&](const char* device) {
-    try {
-      Model::inspect(checkpoint(), nullptr, Device::parse(device), how);
-    } catch (const Error& e) {
-      EXPECT_EQ(e.code(), ErrorCode::unsupported);
-      return std::string(e.what());
-    }
-    return std::string();
-  };
-  EXPECT_NE(complaint("cuda:arch-path=sm90").find("activations a8"), std::string::npos);
-  EXPECT_EQ(complaint("cuda:arch-path=sm70"), "");
-  EXPECT_EQ(complaint("cuda:arch-path=sm120"), "");
-}
-
 // A card reads weights from its own memory only.
 TEST_F(CudaModel, WeightsCannotStayInTheirFiles) {
   try {

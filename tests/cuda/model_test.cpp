@@ -54,6 +54,24 @@ TEST_F(CudaModel, FusedPacksChangeNoBit) {
   }
 }
 
+// Mode a8 on the FP8 unit: with graphs, fused packs and another batch, and the mirror.
+TEST_F(CudaModel, A8EqualsItsMirror) {
+  const auto prompt = some_tokens(300);
+  std::vector<std::vector<std::int32_t>> answers;
+  std::vector<std::vector<double>> scores;
+  for (const char* device : {"cuda:arch-path=sm90", "cuda:arch-path=sm90,graphs=off", "cuda:arch-path=sm90,fused-pack=on",
+                             "cpu:mirror=sm90"}) {
+    LoadOptions how = options(2);
+    how.activations = Activations::a8;
+    const Model model = Model::load(checkpoint(), Device::parse(device), how);
+    Session a = model.new_session(), b = model.new_session();
+    answers.push_back(read_all(a.generate(prompt, answer_of(32))));
+    scores.push_back(b.score(prompt));
+    EXPECT_EQ(answers.back(), answers[0]) << device;
+    EXPECT_EQ(scores.back(), scores[0]) << device;
+  }
+}
+
 TEST_F(CudaModel, RowsOfF16HaveNoFusedPacks) {
   EXPECT_THROW(load("cuda:arch-path=sm70,fused-pack=on"), Error);
 }

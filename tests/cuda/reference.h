@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/cuda/arch_path.h"
+#include "core/numerics/fused_dot.h"
 #include "core/base/bytes.h"
 #include "core/checkpoint/weight.h"
 #include "core/numerics/codecs.h"
@@ -183,14 +184,22 @@ inline float fp4_group(const Weight& w, const LinearInput& x, std::int64_t n, st
   return fused::dot64_fp4(a, b, scales_a, scales_b, sum);
 }
 
+// A group of sm90's FP8 unit; zero past the `left` columns that there are.
+inline float fp8_group(std::int64_t left, const float* x, const float* w, float sum) {
+  float a[32] = {}, b[32] = {};
+  std::copy_n(w, std::min<std::int64_t>(32, left), a);
+  std::copy_n(x, std::min<std::int64_t>(32, left), b);
+  return num::fused_dot<32, 13, num::kFp8ResultBits, num::kE4m3MinExponent>(a, b, sum);
+}
+
 // `unit`: what weight_row_of() returned.
 inline float mirror_output(const Weight& w, cuda::ArchPath path, const ActivationFormat& format,
                            const LinearInput& x, const float* weight_row, float unit, const float* x_row,
-                           std::int64_t n, std::int64_t row) {
+                           std::int64_t n, std::int64_t row, bool fp8_unit = false) {
   using Kind = ActivationFormat::Kind;
   const bool block128 = w.scale_layout == ScaleLayout::block128;
   const bool group128 = format.kind == Kind::fp8_token_group128;
-  const num::Segments cut = num::linear_segments(w.rows, w.cols, block128 || group128);
+  const num::Segments cut = num::linear_segments(w.rows, w.cols, block128 || group128 || fp8_unit);
   const std::int64_t across = (w.cols + 127) / 128;
   float total = 0;
   for (std::int32_t s = 0; s < cut.count; ++s) {
@@ -202,6 +211,8 @@ inline float mirror_output(const Weight& w, cuda::ArchPath path, const Activatio
     } else if (path == cuda::ArchPath::sm120 && w.format == WeightFormat::nvfp4 &&
                format.kind == Kind::nvfp4_static) {
       for (std::int64_t k = begin; k < end; k += 64) sum = fp4_group(w, x, n, row, k, sum);
+    } else if (fp8_unit) {
+      for (std::int64_t k = begin; k < end; k += 32) sum = fp8_group(w.cols - k, x_row + k, weight_row + k, sum);
     } else {
       for (std::int64_t k = begin; k < end; k += 16) sum = fused::dot16(x_row + k, weight_row + k, sum);
     }
@@ -224,7 +235,7 @@ inline float mirror_output(const Weight& w, cuda::ArchPath path, const Activatio
 // y[row, i] of the weight rows columns[i], before it is rounded to y's type.
 inline void mirror_linear(const Weight& w, const ActivationFormat& format, const LinearInput& x,
                           const std::vector<std::int64_t>& columns, std::vector<float>& y,
-                          cuda::ArchPath path = cuda::ArchPath::sm90) {
+                          cuda::ArchPath path = cuda::ArchPath::sm90, bool fp8_unit = false) {
   const std::int64_t padded = (w.cols + 15) / 16 * 16;
   std::vector<float> inputs(static_cast<std::size_t>(x.rows * padded));
   for (std::int64_t r = 0; r < x.rows; ++r) {
@@ -240,7 +251,7 @@ inline void mirror_linear(const Weight& w, const ActivationFormat& format, const
       const float unit = weight_row_of(w, path, columns[i], weight_row.data());
       for (std::int64_t r = 0; r < x.rows; ++r) {
         y[static_cast<std::size_t>(r) * columns.size() + i] = mirror_output(
-            w, path, format, x, weight_row.data(), unit, inputs.data() + r * padded, columns[i], r);
+            w, path, format, x, weight_row.data(), unit, inputs.data() + r * padded, columns[i], r, fp8_unit);
       }
     }
   };

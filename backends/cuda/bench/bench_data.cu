@@ -55,17 +55,17 @@ void fill_random(cudaStream_t stream, int multiprocessors, const Block& block, s
 }
 
 Weight random_weight(const std::string& format, const LinearShape& s) {
-  const char* mix = format == "fp8" ? "mlp-nvfp4-rest-fp8" : format.c_str();
+  const char* mix = format == "fp8" || format == "a8" ? "mlp-nvfp4-rest-fp8" : format.c_str();
   return *SyntheticSource(1, synthetic_policy(mix)).make_matrix("bench", s.n, s.k);
 }
 
-WeightImage pack_random(Weight& w, std::byte* arena, ArchPath path, cudaStream_t stream) {
+WeightImage pack_random(Weight& w, std::byte* arena, ArchPath path, cudaStream_t stream, bool fp8_unit) {
   w.materialize(w);
   // At least two groups of 64 rows of bf16.
   const std::uint64_t bytes = std::max<std::uint64_t>(64u << 20, 256 * static_cast<std::uint64_t>(w.cols));
   std::uint64_t made = 0;
   const Block host(Place::pinned, bytes, "packing a weight", made), device = allot(bytes, "packing");
-  WeightImage image = pack_weight(w, arena, {host.data(), device.data(), bytes, stream}, path);
+  WeightImage image = pack_weight(w, arena, {host.data(), device.data(), bytes, stream}, path, fp8_unit);
   check(cudaStreamSynchronize(stream), "packing a weight");
   look_at_packed(image);
   w.codes = w.block_scales = {};

@@ -17,10 +17,10 @@ Block allot(std::uint64_t bytes, const std::string& what);
 // `count` bf16 or f16 numbers near normal, of variance scale^2.
 void fill_random(cudaStream_t stream, int multiprocessors, const Block& block, std::uint64_t count, std::uint64_t seed,
                  float scale, bool f16);
-// "nvfp4", "fp8" with row scales, "bf16"; without its values.
+// "nvfp4", "fp8" and "a8" with row scales, "bf16"; without its values.
 Weight random_weight(const std::string& format, const LinearShape& shape);
 // Makes the values, packs and drops them.
-WeightImage pack_random(Weight& w, std::byte* arena, ArchPath path, cudaStream_t stream);
+WeightImage pack_random(Weight& w, std::byte* arena, ArchPath path, cudaStream_t stream, bool fp8_unit = false);
 // Where the same image lies `bytes` (a multiple of 256) further on.
 WeightImage moved(WeightImage image, std::uint64_t bytes);
 

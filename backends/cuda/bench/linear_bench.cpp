@@ -1,5 +1,6 @@
 // linear_bench.cpp: times Linear on random data, kernel for kernel what a program would launch.
-//   data   one x and y for each shape; few rows take copies of the weight in turn, so that each reads memory
+//   data   one x and y for each shape; few rows take copies of the weight in turn, so that each reads memory. a8: x is
+//          quantised in each launch
 //   peer   the same shape in cuBLAS, bf16, on weights of its own, once for all formats
 #include "backends/cuda/bench/linear_bench.h"
 
@@ -10,6 +11,7 @@
 #include "backends/cuda/check.h"
 #include "backends/cuda/device_info.h"
 #include "backends/cuda/ops/linear.h"
+#include "backends/cuda/ops/rowwise.h"
 
 namespace nibble::cuda {
 namespace {
@@ -144,7 +146,8 @@ class Runner {
     Weight w = random_weight(format, s);
     const std::uint64_t bytes = aligned(image_bytes(w)), copies = copies_of(bytes);
     const Block arena = allot(copies * bytes, "weights of " + text_of(s) + " in " + format);
-    const WeightImage image = pack_random(w, arena.data(), path_, timer_.stream());
+    const bool a8 = format == "a8";
+    const WeightImage image = pack_random(w, arena.data(), path_, timer_.stream(), a8);
     for (std::uint64_t c = 1; c < copies; ++c) {
       check(cudaMemcpyAsync(arena.data() + c * bytes, arena.data(), bytes, cudaMemcpyDeviceToDevice,
                             timer_.stream()),
@@ -161,6 +164,16 @@ class Runner {
               nullptr};
     args.path = path_;
     args.weight = image;
+    const Block codes = allot(a8 ? static_cast<std::uint64_t>(most_rows_ * s.k) : 0, "codes of x");
+    const Block scales = allot(a8 ? static_cast<std::uint64_t>(most_rows_) * sizeof(float) : 0, "scales of x");
+    QuantizeArgs pack{args.x, {ActivationFormat::Kind::fp8_token, 0.0f}, {}, {}};
+    if (a8) {
+      pack.codes = {codes.data(), DType::u8, Rows::tokens, s.k, static_cast<std::int32_t>(s.k)};
+      pack.scales = {scales.data(), DType::f32, Rows::tokens, 1, 1};
+      args.x = pack.codes;
+      args.x_scales = pack.scales;
+      args.format = pack.format;
+    }
     for (std::size_t i = 0; i < how_.rows.size(); ++i) {
       const std::int64_t t = how_.rows[i];
       at(format + " " + text_of(s) + ", T " + std::to_string(t));
@@ -179,6 +192,7 @@ class Runner {
           LinearArgs of_copy = args;
           of_copy.weight = moved(image, static_cast<std::uint64_t>(copy) * bytes);
           of_copy.tile = tile;
+          if (a8) quantize(to, pack);
           linear(to, of_copy);
         });
         result_.rows.push_back(row);

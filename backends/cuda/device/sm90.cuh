@@ -234,6 +234,32 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[N / 2], const std::uint32_
 #endif
 }
 
+// D[64, N] = keep * D + A[64, 32] B[N, 32]^T, e4m3: four columns of k for each register of A; B as above, a row of 128
+// columns. 14 bits of a sum are kept.
+#define NIBBLE_WGMMA_E4M3(n, list, acc, i0, i1, i2, i3, i4, i5)                                                 \
+  asm volatile("{ .reg .pred keep; setp.ne.b32 keep, %" #i5 ", 0;\n"                                            \
+               "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {" list "}, {%" #i0 ", %" #i1 ", %" #i2 \
+               ", %" #i3 "}, %" #i4 ", keep, 1, 1; }"                                                           \
+               : acc                                                                                            \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep))                \
+               : "memory")
+
+template <int N>
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[N / 2], const std::uint32_t (&a)[4], std::uint64_t b, bool keep) {
+#if defined(NIBBLE_SM90A)
+  if constexpr (N == 8) {
+    NIBBLE_WGMMA_E4M3(8, NIBBLE_LIST4, NIBBLE_ACC4(0), 4, 5, 6, 7, 8, 9);
+  } else if constexpr (N == 32) {
+    NIBBLE_WGMMA_E4M3(32, NIBBLE_LIST16, NIBBLE_ACC16(0), 16, 17, 18, 19, 20, 21);
+  } else if constexpr (N == 64) {
+    NIBBLE_WGMMA_E4M3(64, NIBBLE_LIST32, NIBBLE_ACC32(0), 32, 33, 34, 35, 36, 37);
+  } else {
+    static_assert(N == 128);
+    NIBBLE_WGMMA_E4M3(128, NIBBLE_LIST64, NIBBLE_ACC64(0), 64, 65, 66, 67, 68, 69);
+  }
+#endif
+}
+
 #undef NIBBLE_ACC4
 #undef NIBBLE_ACC8
 #undef NIBBLE_ACC16
@@ -249,5 +275,6 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[N / 2], const std::uint32_
 #undef NIBBLE_LIST64
 #undef NIBBLE_LIST128
 #undef NIBBLE_WGMMA
+#undef NIBBLE_WGMMA_E4M3
 
 }  // namespace nibble::cuda

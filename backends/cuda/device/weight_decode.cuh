@@ -6,6 +6,8 @@
 //   nvfp4  [lane 32][s 4] words; nibble j (0..3) is the low half of a[j], nibble 4 + j the high half
 //   fp8    [s / 2][lane 32][s % 2][a 0..3] pairs of codes
 //   bf16   [s 4][lane 32][a 0..3] pairs
+//   fp8 for the FP8 unit (CodeOrder::k32)  [k32 2][lane 32][a 0..3] words of a warp's m64n8k32: four columns from 4 q of
+//          row g, of row g + 8, then the same 16 columns on
 //   nvfp4 for the FP4 unit (CodeOrder::k64)  [lane 32][a 0..3] words of one m16n8k64, as mma_fp4.cuh has them
 // (Images of f16 operands: weight_f16.cuh.)
 // nvfp4 block scales lie in the order of their units, [g 8][s 4][rows g, g+8] of each, behind all codes.
@@ -61,6 +63,10 @@ NIBBLE_HD int fp8_at(UnitPlace u) {
   return u.step / 2 * 512 + u.lane * 16 + u.step % 2 * 8 + u.reg * 2 + u.half;
 }
 NIBBLE_HD int bf16_at(UnitPlace u) { return u.step * 256 + u.lane * 8 + u.reg * 2 + u.half; }
+// CodeOrder::k32, of element (row, col) of a unit, in bytes.
+NIBBLE_HD int fp8_k32_at(int row, int col) {
+  return col / 32 * 512 + (row % 8 * 4 + col % 16 / 4) * 16 + (row / 8 + col % 32 / 16 * 2) * 4 + col % 4;
+}
 // CodeOrder::k64, of element (row, col) of a unit, in nibbles.
 NIBBLE_HD int nvfp4_k64_at(int row, int col) {
   return ((row % 8 * 4 + col % 32 / 8) * 4 + row / 8 + col / 32 * 2) * 8 + col % 8;
@@ -152,7 +158,10 @@ NIBBLE_HD float weight_value(const WeightImage& w, std::int64_t n, std::int64_t 
     return num::mul(num::e2m1_to_float(code), num::e4m3_to_float(static_cast<std::uint8_t>(scale)));
   }
   if (w.format == WeightFormat::fp8_e4m3) {
-    return num::e4m3_to_float(static_cast<std::uint8_t>(unit[fp8_at(place)]));
+    const int at = w.order == CodeOrder::k32
+                       ? fp8_k32_at(static_cast<int>(n % kUnitRows), static_cast<int>(k % kTileCols))
+                       : fp8_at(place);
+    return num::e4m3_to_float(static_cast<std::uint8_t>(unit[at]));
   }
   return num::bf16_to_float(reinterpret_cast<const std::uint16_t*>(unit)[bf16_at(place)]);
 }

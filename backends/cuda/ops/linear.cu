@@ -94,12 +94,27 @@ const char* refuse_sm70_tuned(const Launch& to, const LinearArgs& a) {
   }
   return nullptr;
 }
+const char* refuse_a8_plain(const Launch&, const LinearArgs& a) {
+  if (a.weight.order != CodeOrder::k32) return "codes were not packed for the FP8 unit";
+  if (a.format.kind != ActivationKind::fp8_token) return "the activations are not fp8 by row";
+  return nullptr;
+}
+const char* refuse_a8(const Launch& to, const LinearArgs& a) {
+  if (const char* why = refuse_a8_plain(to, a)) return why;
+  if (!has_wgmma()) return "the card runs no code for sm_90a";
+  if (!has_tensor_maps()) return "the driver makes no tensor maps";
+  if (to.sums == nullptr || to.multiprocessors <= 0) return "there is no room for partial sums";
+  if (!divides16(a.x)) return "rows of x are not aligned to 16 bytes";
+  return nullptr;
+}
+bool never() { return false; }
 // Kept small: it is asked for each op at load.
 const char* refuse_wgmma(const Launch& to, const LinearArgs& a) {
   if (a.path != ArchPath::sm90) return "the path is not sm90";
   if (!has_wgmma()) return "the card runs no code for sm_90a";
   if (!has_tensor_maps()) return "the driver makes no tensor maps";
   if (a.weight.values != DType::bf16) return "the weight was not packed for bf16 operands";
+  if (a.weight.order != CodeOrder::k16) return "codes were packed for the FP8 unit";
   if (a.format.kind != ActivationKind::none) return "x is quantised";
   if (!a.weight.plain) return "an FP8 code is NaN";
   if (a.weight.format == WeightFormat::nvfp4 && a.weight.scale_code != ScaleCode::e5m3) {
@@ -116,6 +131,7 @@ const char* refuse_sm90(const Launch&, const LinearArgs& a) {
       a.format.kind == ActivationKind::nvfp4_static) {
     return "the path multiplies nvfp4 by nvfp4 on the FP4 unit";  // to other bits
   }
+  if (a.weight.order == CodeOrder::k32) return "the path multiplies fp8 by fp8 on the FP8 unit";  // the same
   if (a.weight.values != DType::bf16) return "the weight was not packed for bf16 operands";
   return nullptr;
 }
@@ -132,6 +148,8 @@ constexpr LinearKernel kKernels[] = {
     {"mma.m16n8k64 nvfp4", "mma.m16n8k64 nvfp4, emulated", refuse_sm120, has_fp4, launch_sm120},
     {"mma.m8n8k4", "mma.m8n8k4, emulated", refuse_sm70_tuned, has_m8n8k4, launch_sm70_tuned},
     {"mma.m8n8k4 plain", "mma.m8n8k4 plain, emulated", refuse_sm70, has_m8n8k4, launch_sm70},
+    {"wgmma.m64k32 e4m3", "wgmma.m64k32 e4m3", refuse_a8, has_wgmma, launch_a8},
+    {"e4m3 plain", "e4m3 plain, emulated", refuse_a8_plain, never, launch_a8_plain},
     {"wgmma.m64k16", "wgmma.m64k16", refuse_wgmma, has_wgmma, launch_wgmma},
     {"mma.m16n8k16", "mma.m16n8k16, emulated", refuse_sm90, has_m16n8k16, launch_sm90},
 };
@@ -162,7 +180,7 @@ bool has_wgmma() { return probe().maxThreadsPerBlock == 96; }
 LinearParams linear_params(const Launch& to, const LinearArgs& a) {
   const bool quantised = a.format.kind != ActivationKind::none;
   const bool blocks =
-      a.weight.block != nullptr || a.format.kind == ActivationKind::fp8_token_group128;
+      a.weight.block != nullptr || a.format.kind == ActivationKind::fp8_token_group128 || a.weight.order == CodeOrder::k32;
   const num::Segments segments = num::linear_segments(a.weight.rows, a.weight.cols, blocks);
   LinearParams p;
   p.step = to.step;
@@ -210,6 +228,7 @@ std::vector<std::pair<std::string, std::string>> linear_choices(const Launch& to
     const char* const why = k.refusal(to, a);
     std::string verdict = why != nullptr ? why : served ? "one before it serves" : "served";
     if (why == nullptr && !served && k.launch == launch_wgmma) verdict += ", " + wgmma_choice(to, linear_params(to, a));
+    if (why == nullptr && !served && k.launch == launch_a8) verdict += ", " + a8_choice(to, linear_params(to, a));
     served = served || why == nullptr;
     all.emplace_back(k.native() ? k.name : k.emulated, std::move(verdict));
   }
@@ -217,8 +236,10 @@ std::vector<std::pair<std::string, std::string>> linear_choices(const Launch& to
 }
 
 std::vector<LinearTile> linear_tiles(const Launch& to, const LinearArgs& a) {
-  if (kernel_for(to, a).launch != launch_wgmma) return {};
-  return wgmma_tiles(to, linear_params(to, a));
+  const auto launch = kernel_for(to, a).launch;
+  if (launch == launch_a8) return a8_tiles(to, linear_params(to, a));
+  if (launch == launch_wgmma) return wgmma_tiles(to, linear_params(to, a));
+  return {};
 }
 
 }  // namespace nibble::cuda

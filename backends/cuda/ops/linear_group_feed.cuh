@@ -79,7 +79,7 @@ class GroupFeed {
       const Barrier full = ring_.full();
       const std::int64_t own = w.expert * p_.expert_bytes;
       full.arrive_expecting(static_cast<std::uint32_t>(deep * (S::kWeightBytes / S::kDeep)));
-      fill_weights<S>(p_, p_.weight.codes + own, w.row, k, deep,
+      fill_weights<S>(p_, p_.weight.codes + own, w.row, p_.k_tiles, k, deep,
                       ring_.start + S::kStages * S::kInputBytes + stage * S::kWeightBytes, full);
     }
 #pragma unroll

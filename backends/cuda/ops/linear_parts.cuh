@@ -57,8 +57,12 @@ void launch_sm120(const Launch& to, const GroupedParams& p);
 void launch_few(const Launch& to, const LinearParams& p);
 void launch_tile(const Launch& to, const LinearParams& p);
 void launch_wgmma(const Launch& to, const LinearParams& p);
+void launch_a8(const Launch& to, const LinearParams& p);
+void launch_a8_plain(const Launch& to, const LinearParams& p);
 struct LinearTile;
 std::vector<LinearTile> wgmma_tiles(const Launch& to, const LinearParams& p);
+std::vector<LinearTile> a8_tiles(const Launch& to, const LinearParams& p);
+std::string a8_choice(const Launch& to, const LinearParams& p);
 std::string wgmma_choice(const Launch& to, const LinearParams& p);  // "tile 128x8, 160 units of one segment"
 std::uint64_t wgmma_sums_bytes(int multiprocessors);
 void launch_sm70(const Launch& to, const LinearParams& p);

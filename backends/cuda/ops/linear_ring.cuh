@@ -44,15 +44,15 @@ struct WgmmaRing {
 };
 
 // The part of a stage at `to` that is weights: `deep` k tiles from k on of tile `row`, of an image whose codes lie there;
-// one thread.
+// one thread. `k_tiles`: of the image.
 template <class S>
-__device__ __forceinline__ void fill_weights(const LinearParams& l, const std::byte* codes, int row, int k, int deep,
-                                             std::uint32_t to, Barrier full) {
+__device__ __forceinline__ void fill_weights(const LinearParams& l, const std::byte* codes, int row, int k_tiles, int k,
+                                             int deep, std::uint32_t to, Barrier full) {
   const int last_row_tile = static_cast<int>(l.weight.padded_rows / kTileRows) - 1;
 #pragma unroll
   for (int g = 0; g < S::kGroups; ++g) {  // past the weight's rows: the last tile again, whose sums nobody reads
     const int row_tile = min(row * S::kGroups + g, last_row_tile);
-    const std::int64_t tile = static_cast<std::int64_t>(row_tile) * l.k_tiles + k;
+    const std::int64_t tile = static_cast<std::int64_t>(row_tile) * k_tiles + k;
     copy_bytes(to + g * S::kDeep * S::kTileBytes, codes + tile * S::kTileBytes,
                static_cast<std::uint32_t>(deep * S::kTileBytes), full);
   }
@@ -68,7 +68,7 @@ __device__ __forceinline__ void fill(const CUtensorMap& map, const WgmmaParams& 
   full.arrive_expecting(static_cast<std::uint32_t>((at_once ? S::kInputBytes : deep * S::kTokenBytes) +
                                                    deep * S::kGroups * S::kTileBytes));
   const auto stage = static_cast<std::uint32_t>(ring.stage);
-  fill_weights<S>(l, l.weight.codes, w.row, k, deep, ring.start + S::kStages * S::kInputBytes + stage * S::kWeightBytes,
+  fill_weights<S>(l, l.weight.codes, w.row, l.k_tiles, k, deep, ring.start + S::kStages * S::kInputBytes + stage * S::kWeightBytes,
                   full);
   const std::uint32_t x = ring.start + stage * S::kInputBytes;
   if (at_once) return copy_boxes(x, &map, k, w.token * S::kTokens, full);

@@ -105,12 +105,11 @@ __device__ __forceinline__ void store_pairs(const LinearParams& l, std::int64_t 
   }
 }
 // Totals of a warp's 16 weight rows from n0: columns 8 j + 2 p and + 1 of rows g (i = 0, 1) and g + 8 (2, 3).
-// They leave for rows token0 .. rows - 1 of y. `alphas`: of the weight's rows.
+// They leave for rows token0 .. rows - 1 of y. `alpha`: of rows g and g + 8.
 template <bool Scaled, int N>
-__device__ __forceinline__ void store_tile(const LinearParams& l, const float* alphas, std::int64_t n0,
-                                           std::int64_t token0, int rows, int lane, const float (&sum)[N]) {
+__device__ __forceinline__ void store_values(const LinearParams& l, std::int64_t n0, std::int64_t token0, int rows,
+                                             int lane, const float (&alpha)[2], const float (&sum)[N]) {
   const int g = lane / 4, q = lane % 4;
-  const float alpha[2] = {alphas[n0 + g], alphas[n0 + g + 8]};
   if (l.y_bf16 && l.y_stride % 2 == 0 && reinterpret_cast<std::uintptr_t>(l.y) % 4 == 0) {
     return store_pairs<Scaled>(l, n0, token0, rows, lane, alpha, sum);
   }
@@ -128,6 +127,13 @@ __device__ __forceinline__ void store_tile(const LinearParams& l, const float* a
       }
     }
   }
+}
+// `alphas`: of the weight's rows.
+template <bool Scaled, int N>
+__device__ __forceinline__ void store_tile(const LinearParams& l, const float* alphas, std::int64_t n0,
+                                           std::int64_t token0, int rows, int lane, const float (&sum)[N]) {
+  const float alpha[2] = {alphas[n0 + lane / 4], alphas[n0 + lane / 4 + 8]};
+  store_values<Scaled>(l, n0, token0, rows, lane, alpha, sum);
 }
 template <bool Scaled = false, int N>
 __device__ __forceinline__ void store_tile(const LinearParams& l, std::int64_t n0, std::int64_t token0, int rows,

@@ -22,7 +22,8 @@ struct LinearShape {  // y[T, N] = x[T, K] w[N, K]^T
 
 struct LinearBenchOptions {
   std::vector<LinearShape> shapes;
-  std::vector<std::string> formats;  // of the weight: "nvfp4", "fp8", "bf16"
+  // Of the weight: "nvfp4", "fp8", "bf16" beside bf16 x, or "a8": fp8 beside x that is quantised on the way, timed with it.
+  std::vector<std::string> formats;
   std::vector<std::int64_t> rows;    // T
   int repetitions = 15;              // batches of launches
   bool peer = true;
