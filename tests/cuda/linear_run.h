@@ -140,7 +140,7 @@ std::vector<float> run_linear(const cuda::WeightImage& image, const ActivationFo
   }
   if (format.kind == Kind::fp8_token || format.kind == Kind::fp8_token_group128) {
     scales = std::make_unique<DeviceMatrix<float>>(with_rows(x.scales, x.rows, most), most,
-                                                   format.kind == Kind::fp8_token ? 1 : across, gap);
+                                                   format.kind == Kind::fp8_token ? 1 : across, gap < 0 ? -gap : gap);
     args.x_scales = scales->view();
   }
   DeviceMatrix<Y> y(most, n, gap < 0 ? -gap : gap);

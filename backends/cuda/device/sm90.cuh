@@ -144,6 +144,19 @@ __device__ __forceinline__ uint4 load_matrices(std::uint32_t row) {
   return v;
 }
 
+// The next launch on the stream may begin, if it was started by launch_early(), once all blocks are here.
+__device__ __forceinline__ void let_next_launch_begin() {
+#if defined(NIBBLE_BULK_COPY)
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Until the launches before this one have ended and what they wrote is there.
+__device__ __forceinline__ void wait_for_launches_before() {
+#if defined(NIBBLE_BULK_COPY)
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 template <int Registers>
 __device__ __forceinline__ void give_registers() {
 #if defined(NIBBLE_BULK_COPY)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backends/cuda/check.h"
+#include "backends/cuda/launch_early.h"
 #include "backends/cuda/tensor_map.h"
 #include "core/numerics/fused_dot.h"
 #include "nibble/error.h"
@@ -24,9 +25,7 @@ constexpr A8Tile kTiles[] = {
     {32, 32, 1, "128x32"},
     {64, 64, 1, "128x64"},
     {128, 64, 2, "128x128, two buffers"},
-    {256, 128, 1, "128x256"},
     {256, 64, 2, "128x256, two buffers"},
-    {128, 128, 1, "128x128"},
 };
 constexpr int kTileCount = sizeof kTiles / sizeof kTiles[0], kSmall = 3, kMiddle = 3, kLarge = 4;
 
@@ -56,8 +55,7 @@ cudaError_t start_tile(const Launch& to, const A8Params& p) {
   const CUtensorMap map = tensor_map({CU_TENSOR_MAP_DATA_TYPE_UINT8, l.x, l.weight.cols, to.max_of(l.rows), l.x_stride,
                                       S::kChainCols, S::kTokens, CU_TENSOR_MAP_SWIZZLE_128B});
   const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(to.multiprocessors, p.wgmma.units));
-  kernel<<<blocks, S::kThreads, static_cast<unsigned>(S::kSharedBytes), to.stream>>>(map, p);
-  return cudaGetLastError();
+  return launch_early(kernel, blocks, S::kThreads, S::kSharedBytes, to.stream, map, p);
 }
 
 constexpr int kPlainThreads = 128;

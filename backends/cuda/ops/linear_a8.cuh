@@ -179,6 +179,8 @@ __global__ void __launch_bounds__(A8Shape<Tokens, Chunk, Buffers>::kThreads, 1)
   asm volatile("" : "+r"(start));  // kept, not computed again in every step
   WgmmaRing ring{start, start + S::kStages * S::kStageBytes, S::kStages};
   const LinearParams& l = p.wgmma.linear;
+  let_next_launch_begin();
+  wait_for_launches_before();
   const int rows = row_count(*l.step, l.rows);
   if (threadIdx.x == 0) {
     for (int s = 0; s < S::kStages; ++s) {

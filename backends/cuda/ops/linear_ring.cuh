@@ -57,35 +57,71 @@ __device__ __forceinline__ void fill_weights(const LinearParams& l, const std::b
                static_cast<std::uint32_t>(deep * S::kTileBytes), full);
   }
 }
-// Fills the ring's stage with `deep` k tiles from k on; one thread.
+// The ring's stage is to hold `deep` k tiles from k on: its weights are on their way; one thread.
 template <class S>
-__device__ __forceinline__ void fill(const CUtensorMap& map, const WgmmaParams& p, const WgmmaWork& w, int k, int deep,
-                                     const WgmmaRing& ring) {
+__device__ __forceinline__ void announce(const WgmmaParams& p, const WgmmaWork& w, int k, int deep, const WgmmaRing& ring) {
   const LinearParams& l = p.linear;
   ring.empty(ring.stage).wait(ring.parity ^ 1);
   const Barrier full = ring.full();
   const bool at_once = S::kDeep > 1 && p.side_by_side;  // k tiles that are not asked for too
   full.arrive_expecting(static_cast<std::uint32_t>((at_once ? S::kInputBytes : deep * S::kTokenBytes) +
                                                    deep * S::kGroups * S::kTileBytes));
-  const auto stage = static_cast<std::uint32_t>(ring.stage);
-  fill_weights<S>(l, l.weight.codes, w.row, l.k_tiles, k, deep, ring.start + S::kStages * S::kInputBytes + stage * S::kWeightBytes,
-                  full);
-  const std::uint32_t x = ring.start + stage * S::kInputBytes;
-  if (at_once) return copy_boxes(x, &map, k, w.token * S::kTokens, full);
+  fill_weights<S>(l, l.weight.codes, w.row, l.k_tiles, k, deep,
+                  ring.start + S::kStages * S::kInputBytes + static_cast<std::uint32_t>(ring.stage) * S::kWeightBytes, full);
+}
+// And its rows of x.
+template <class S>
+__device__ __forceinline__ void fill_rows(const CUtensorMap& map, const WgmmaParams& p, const WgmmaWork& w, int k, int deep,
+                                          const WgmmaRing& ring) {
+  const Barrier full = ring.full();
+  const std::uint32_t x = ring.start + static_cast<std::uint32_t>(ring.stage) * S::kInputBytes;
+  if (S::kDeep > 1 && p.side_by_side) return copy_boxes(x, &map, k, w.token * S::kTokens, full);
 #pragma unroll
   for (int t = 0; t < S::kDeep; ++t) {
     if (t < deep) copy_box(x + t * S::kTokenBytes, &map, (k + t) * kTileCols, w.token * S::kTokens, full);
   }
 }
-// A unit's stages. `segments`: none reaches into the next segment.
+// Of a unit at k tile k. `segments`: no stage reaches into the next segment.
+template <class S>
+__device__ __forceinline__ int depth_of(const WgmmaParams& p, const WgmmaWork& w, int k, bool segments) {
+  const int deep = min(S::kDeep, w.last - k);
+  return segments ? min(deep, p.linear.segment_tiles - k % p.linear.segment_tiles) : deep;
+}
+// A unit's stages, of which the first `announced` are so already.
 template <class S>
 __device__ __forceinline__ void produce(const CUtensorMap& map, const WgmmaParams& p, const WgmmaWork& w, bool segments,
-                                        WgmmaRing& ring) {
+                                        WgmmaRing& ring, int announced = 0) {
 #pragma unroll 1
   for (int k = w.first; k < w.last;) {
-    int deep = min(S::kDeep, w.last - k);
-    if (segments) deep = min(deep, p.linear.segment_tiles - k % p.linear.segment_tiles);
-    fill<S>(map, p, w, k, deep, ring);
+    const int deep = depth_of<S>(p, w, k, segments);
+    if (announced-- <= 0) announce<S>(p, w, k, deep, ring);
+    fill_rows<S>(map, p, w, k, deep, ring);
+    ring.next();
+    k += deep;
+  }
+}
+// Announces what the ring holds of a unit, which comes first. Returns how many stages.
+template <class S>
+__device__ __forceinline__ int announce_first(const WgmmaParams& p, const WgmmaWork& w, bool segments, WgmmaRing ring) {
+  int stages = 0;
+#pragma unroll 1
+  for (int k = w.first; k < w.last && stages < S::kStages; ++stages) {
+    const int deep = depth_of<S>(p, w, k, segments);
+    announce<S>(p, w, k, deep, ring);
+    ring.next();
+    k += deep;
+  }
+  return stages;
+}
+// What was announced comes, for nobody: a block must not end before.
+template <class S>
+__device__ __forceinline__ void drain(const CUtensorMap& map, const WgmmaParams& p, const WgmmaWork& w, bool segments,
+                                      WgmmaRing ring, int announced) {
+#pragma unroll 1
+  for (int k = w.first; announced-- > 0;) {
+    const int deep = depth_of<S>(p, w, k, segments);
+    fill_rows<S>(map, p, w, k, deep, ring);
+    ring.full().wait(ring.parity);
     ring.next();
     k += deep;
   }

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "backends/cuda/launch_early.h"
 #include "backends/cuda/ops/linear_stream.cuh"
 #include "backends/cuda/ops/linear_wgmma.cuh"
 #include "backends/cuda/tensor_map.h"
@@ -38,17 +39,16 @@ cudaError_t start_tile(const Launch& to, const WgmmaParams& p) {
     const cudaError_t e = place<S>(to, p, kernel, blocks, shared);
     if (e != cudaSuccess) return e;
     if (p.units < blocks) blocks = static_cast<int>(p.units);
-    kernel<<<static_cast<unsigned>(blocks), S::kThreads, static_cast<unsigned>(shared), to.stream>>>(
-        map_of<S>(to, p), p, stream_plan(p, blocks));
+    return launch_early(kernel, static_cast<unsigned>(blocks), S::kThreads, static_cast<unsigned>(shared), to.stream,
+                        map_of<S>(to, p), p, stream_plan(p, blocks));
   } else {
     using S = WgmmaShape<F, kTile.tokens, kTile.totals>;
     const auto kernel = linear_wgmma<F, kTile.tokens, kTile.totals>;
     const cudaError_t e = place<S>(to, p, kernel, blocks, shared);
     if (e != cudaSuccess) return e;
-    kernel<<<static_cast<unsigned>(blocks), S::kThreads, static_cast<unsigned>(shared), to.stream>>>(
-        map_of<S>(to, p), p);
+    return launch_early(kernel, static_cast<unsigned>(blocks), S::kThreads, static_cast<unsigned>(shared), to.stream,
+                        map_of<S>(to, p), p);
   }
-  return cudaGetLastError();
 }
 
 template <WeightFormat F>

@@ -6,6 +6,7 @@
 //             whose order is that of matrix_order.h, and shapes with few rows still give a scheduler four warps
 //   sums      a chain's k ascending in one accumulator; segments each from +0, added in order: by the block that
 //             comes last where a unit is a segment (split), else in the chain (Totals::registers)
+//   start     weights are on their way before the launch before this one has ended (launch_early.h)
 //   blocks    one or two on each multiprocessor; whole units first, then each block's equal share of what is left, cut
 //             anywhere (linear_schedule.cuh)
 //   roof      packed weights at copy speed; about 80 instructions for 16 x 64 of NVFP4
@@ -278,15 +279,22 @@ __global__ void __launch_bounds__(StreamShape<F, Tokens, T, Relays>::kThreads, S
   }
   if (threadIdx.x == 64) schedule.plan(plan, p, static_cast<int>(gridDim.x));
   fence_barriers();
-  const bool empty = row_count(*p.linear.step, p.linear.rows) <= 0;
   __syncthreads();
-  if (empty) return;
+  let_next_launch_begin();
   if (threadIdx.x >= S::kConsumers) {
     give_registers<S::kProducerRegisters>();
     if (threadIdx.x != S::kConsumers) return;
+    constexpr bool kSegments = T == Totals::registers;
     WgmmaWork w;
-    for (int i = 0; schedule.at(i, w); ++i) produce<S>(map, p, w, T == Totals::registers, ring);
+    bool more = schedule.at(0, w);
+    // Weights are nobody's results: they are asked for while the launch before still runs.
+    const int announced = more ? announce_first<S>(p, w, kSegments, ring) : 0;
+    wait_for_launches_before();
+    if (row_count(*p.linear.step, p.linear.rows) <= 0) return drain<S>(map, p, w, kSegments, ring, announced);
+    for (int i = 0; more; more = schedule.at(++i, w)) produce<S>(map, p, w, kSegments, ring, i == 0 ? announced : 0);
   } else {
+    wait_for_launches_before();
+    if (row_count(*p.linear.step, p.linear.rows) <= 0) return;
     take_registers<S::kConsumerRegisters>();
     StreamConsumer<F, Tokens, T, Relays>(p, ring, hands, arrived).run(schedule);
   }

@@ -236,6 +236,8 @@ __global__ void __launch_bounds__(WgmmaShape<F, Tokens, T>::kThreads,
   std::uint32_t start = (shared_address(raw) + 1023u) & ~1023u;
   asm volatile("" : "+r"(start));  // kept, not computed again in every step
   WgmmaRing ring{start, start + S::kStages * S::kStageBytes, S::kStages};
+  let_next_launch_begin();
+  wait_for_launches_before();
   const int rows = row_count(*p.linear.step, p.linear.rows);
   if (threadIdx.x == 0) {
     for (int s = 0; s < S::kStages; ++s) {
