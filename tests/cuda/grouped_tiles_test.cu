@@ -184,7 +184,7 @@ TEST(CudaGroupedChoice, FollowsTheClass) {
     const std::string found = QwenExperts(n, k, t).verdict();
     EXPECT_NE(found.find(part), std::string::npos) << n << "x" << k << ", T " << t << ": " << found;
   };
-  expect(1024, 2048, 1, "there are fewer than two units for each multiprocessor");
+  expect(1024, 2048, 1, "served, tile 128x8, 80 units at most, 2 segments");
   expect(1024, 2048, 8, "served, tile 128x8, 640 units at most, 2 segments");
   expect(1024, 2048, 64, "served, tile 128x8,");
   expect(1024, 2048, 512, "served, tile 128x16,");

@@ -62,10 +62,6 @@ const char* refuse_group(const Launch& to, const GroupedLinearArgs& a) {
                                                                                   : tile_for(to, a.experts, l.weight)];
   const std::int64_t units = units_at_most(to, a.experts, l.weight, tile.tokens);
   if (units >= kMost) return "there are 2^31 units or more";
-  // The plain kernel for few rows cuts the same weights into eight times as many blocks.
-  if (l.tile < 0 && tile.tokens == 8 && units < 2 * to.multiprocessors) {
-    return "there are fewer than two units for each multiprocessor";
-  }
   return nullptr;
 }
 
