@@ -35,6 +35,7 @@ CHECKS = [
     ("backends/cuda/ops/linear_group_nvfp4.cu", "sm_90a", r"HGMMA\.64x|HMMA\.16816"),
     ("backends/cuda/ops/linear_group_fp8.cu", "sm_90a", r"HGMMA\.64x|HMMA\.16816"),
     ("backends/cuda/ops/linear_group_bf16.cu", "sm_90a", r"HGMMA\.64x|HMMA\.16816"),
+    ("backends/cuda/ops/linear_a8.cu", "sm_90a", (r"QGMMA\.64x", r"UTMALDG\.2D", r"UBLKCP")),
     ("backends/cuda/ops/linear_few.cu", "sm_120a", r"HMMA\.16816"),
     ("backends/cuda/ops/linear_tile.cu", "sm_120a", r"HMMA\.16816"),
     ("backends/cuda/ops/linear_sm120.cu", "sm_120a", r"OMMA\.SF\.16864\..*UE4M3\.4X"),
@@ -58,6 +59,7 @@ STACK_ACCEPTED = {
     ("linear_wgmma_nvfp4.cu", "sm_90a"): 8,  # of the tiles of 256 rows of x, between their loops
     ("linear_wgmma_fp8.cu", "sm_90a"): 8,
     ("linear_wgmma_bf16.cu", "sm_90a"): 8,
+    ("linear_a8_plain.cu", "sm_90a"): 256,  # operands of the model
     ("linear_fp4.cu", "sm_90a"): 512,  # around the emulating call; only tests run it there
 }
 # Sources whose instruction is emulated elsewhere: out of line, so that callers save registers. Only tests run it there.
