@@ -123,7 +123,9 @@ for stage in $stages; do
     parity)
       for checkpoint in hf-nvfp4-ct hf-nvfp4-modelopt; do
         for profile in $profiles; do
-          for activations in a16 declared; do
+          modes="a16 declared"
+          [ "$profile" != sm90 ] || modes="$modes a8"
+          for activations in $modes; do
             step parity "$checkpoint $profile $activations" "$nibble" parity "$data/model/$checkpoint" \
               --a "cpu:mirror=$profile" --b "cuda:arch-path=$profile" --activations $activations
             name="$checkpoint.$activations.$profile.json"
@@ -151,6 +153,8 @@ for stage in $stages; do
       step bench "27B shapes, 8 layers" "$nibble" bench --synthetic qwen3_5-27b --layers 8 --device cuda -p 2048 \
         -n 32 -b 1,8 -d 0 -r 3 -o md --trace "$out/trace.json"
       step bench "packing behind norms and SwiGLU" "$nibble" bench ops --op pack --device cuda -t 1,8,64,2048 -o md
+      step bench "experts" "$nibble" bench ops --op grouped --device cuda --formats nvfp4 -t 1,8,64,512,2048 -o md
+      step bench "linear, mode a8" "$nibble" bench ops --op linear --device cuda --formats a8 -t 8,1024,2048,4096 -o md
       step bench "linear beside cuBLAS" "$nibble" bench ops --op linear --device cuda -o md ;;
   esac
 done

@@ -203,6 +203,7 @@ LinearParams linear_params(const Launch& to, const LinearArgs& a) {
   p.segment_tiles = segments.length / kTileCols;
   p.segments = segments.count;
   p.tile = a.tile;
+  p.unfed = a.unfed;
   return p;
 }
 

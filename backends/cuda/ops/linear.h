@@ -22,6 +22,9 @@ struct LinearArgs {
   View y;  // [T, N] f32 or bf16
   ArchPath path = ArchPath::sm90;
   int tile = -1;  // of linear_tiles(): for benches and tests; -1: as the class's rows ask
+  // For benches: after its first lap the ring of a kernel with one is announced without being filled, so that products
+  // run on what lies there. y is of no use then.
+  bool unfed = false;
 };
 // Throws Error(internal) with each kernel's reason where none serves.
 void linear(const Launch& to, const LinearArgs& args);

@@ -31,7 +31,8 @@ struct LinearParams {
   std::int64_t y_stride;
   bool y_bf16;
   int k_tiles, segment_tiles, segments;
-  int tile;  // LinearArgs::tile
+  int tile;    // LinearArgs::tile
+  bool unfed;  // LinearArgs::unfed
 };
 
 // The same for the experts of a mixture: rows of y are sorted places, `weight` is expert 0's.

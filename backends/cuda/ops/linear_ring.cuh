@@ -24,6 +24,7 @@ struct WgmmaRing {
   std::uint32_t start, barriers;  // tiles of x, then weights; full barriers, then empty ones
   int stages, stage = 0;
   std::uint32_t parity = 0;
+  bool filled = false;  // once, each stage
   __device__ __forceinline__ Barrier full() const { return {barriers + static_cast<std::uint32_t>(stage) * 8}; }
   __device__ __forceinline__ Barrier empty(int of) const {
     return {barriers + static_cast<std::uint32_t>(stages + of) * 8};
@@ -32,6 +33,7 @@ struct WgmmaRing {
     if (++stage == stages) {
       stage = 0;
       parity ^= 1;
+      filled = true;
     }
   }
   __device__ __forceinline__ void skip(int some) {
@@ -63,6 +65,7 @@ __device__ __forceinline__ void announce(const WgmmaParams& p, const WgmmaWork& 
   const LinearParams& l = p.linear;
   ring.empty(ring.stage).wait(ring.parity ^ 1);
   const Barrier full = ring.full();
+  if (l.unfed && ring.filled) return full.arrive();
   const bool at_once = S::kDeep > 1 && p.side_by_side;  // k tiles that are not asked for too
   full.arrive_expecting(static_cast<std::uint32_t>((at_once ? S::kInputBytes : deep * S::kTokenBytes) +
                                                    deep * S::kGroups * S::kTileBytes));
@@ -73,6 +76,7 @@ __device__ __forceinline__ void announce(const WgmmaParams& p, const WgmmaWork& 
 template <class S>
 __device__ __forceinline__ void fill_rows(const CUtensorMap& map, const WgmmaParams& p, const WgmmaWork& w, int k, int deep,
                                           const WgmmaRing& ring) {
+  if (p.linear.unfed && ring.filled) return;
   const Barrier full = ring.full();
   const std::uint32_t x = ring.start + static_cast<std::uint32_t>(ring.stage) * S::kInputBytes;
   if (S::kDeep > 1 && p.side_by_side) return copy_boxes(x, &map, k, w.token * S::kTokens, full);

@@ -34,7 +34,7 @@ struct WgmmaShape {
   static constexpr int kFit = kRoom / kStageBytes;
   static constexpr int kStages = kFit < 24 ? kFit : 24;
   static constexpr int kSharedBytes = 1024 + kStages * (kStageBytes + 16);
-  static constexpr int kProducerRegisters = kBlocks == 1 ? 40 : 48, kConsumerRegisters = kBlocks == 1 ? 232 : 96;
+  static constexpr int kProducerRegisters = kBlocks == 1 ? 40 : 56, kConsumerRegisters = kBlocks == 1 ? 232 : 88;
   static constexpr int kSlotBytes = kRows * Tokens * 4;
   static_assert(kStages >= 3 && kSharedBytes + Spare <= (kBlocks == 2 ? 113 : 227) * 1024);
   static_assert(kSlotBytes * kBlocks <= kAreaPerProcessor);
