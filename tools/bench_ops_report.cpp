@@ -10,7 +10,9 @@
 namespace nibble::tool {
 namespace {
 
-std::string shape_text(const LinearBenchRow& r) { return fmt::format("{}x{}", r.shape.n, r.shape.k); }
+std::string shape_text(const LinearBenchRow& r) {
+  return r.together.empty() ? fmt::format("{}x{}", r.shape.n, r.shape.k) : fmt::format("all {}", r.together.size());
+}
 double tera(const LinearBenchRow& r) { return r.flops() / r.ours.median * 1e-12; }
 double giga_bytes(const LinearBenchRow& r) { return static_cast<double>(r.bytes) / r.ours.median * 1e-9; }
 
@@ -27,6 +29,7 @@ Json::Object fields(const LinearBench& bench, const LinearBenchRow& r) {
   return {{"format", r.format},
           {"n", r.shape.n},
           {"k", r.shape.k},
+          {"together", static_cast<std::int64_t>(r.together.size())},
           {"rows", r.rows},
           {"kernel", r.kernel},
           {"tile", r.tile},

@@ -117,6 +117,9 @@ class BenchOps final : public Command {
     add_int(app(), "-r,--repetitions", how_.repetitions, 1, 10000, "measured batches of each row");
     add_choice(app(), "--peer", peer_, {"cublas", "none"}, "what to compare with");
     app().add_flag("--tiles", how_.tiles, "a row for each tile of the kernel too, not only the one it chooses");
+    app().add_flag("--together", how_.together,
+                   "rows for all shapes one after the other too, as a layer's linears run");
+    app().add_flag("--products", how_.products, "a row for T over 256 without the loads too: what the products take");
     app().add_flag("--explain", explain_, "every kernel that was looked at and why it served or not");
     add_choice(app(), "-o,--output", output_, {"md", "json", "csv"}, "format of the result");
     messages_.add(app());

@@ -5,6 +5,7 @@
 #include "backends/cuda/bench/linear_bench.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 
 #include "backends/cuda/bench/bench_data.h"
@@ -18,6 +19,7 @@ namespace {
 
 constexpr std::int64_t kColdRows = 16;  // up to here a step reads weights and does little else
 constexpr std::uint64_t kMostCopies = 1024;
+constexpr std::int64_t kProductRows = 256;  // more than that: loads are not the limit
 
 struct Stopped {};  // by on_progress
 
@@ -48,6 +50,7 @@ class Runner {
       measure_copy();
       start_peer();
       for (const LinearShape& s : how_.shapes) measure_shape(s);
+      if (how_.together) measure_together();
     } catch (const Stopped&) {
       result_.complete = false;
     }
@@ -139,6 +142,78 @@ class Runner {
     }
   }
 
+  // What a shape's launches read and write beside the weight; a8: x is quantised before each.
+  struct Given {
+    Given(Runner& r, const LinearShape& s, bool a8, std::byte* x, std::byte* y)
+        : shape(s), f16(operand_of(r.path_) == DType::f16), quantised(a8),
+          exponents(allot(f16 ? static_cast<std::uint64_t>(r.most_rows_) * sizeof(std::int32_t) : 0, "x")),
+          codes(allot(a8 ? static_cast<std::uint64_t>(r.most_rows_ * s.k) : 0, "codes of x")),
+          scales(allot(a8 ? static_cast<std::uint64_t>(r.most_rows_) * sizeof(float) : 0, "scales of x")) {
+      if (f16) check(cudaMemsetAsync(exponents.data(), 0, exponents.bytes(), r.timer_.stream()), "clearing");
+      const auto k = static_cast<std::int32_t>(s.k), n = static_cast<std::int32_t>(s.n);
+      args.path = r.path_;
+      args.x = {x, operand_of(r.path_), Rows::tokens, s.k, k,
+                f16 ? reinterpret_cast<std::int32_t*>(exponents.data()) : nullptr};
+      args.y = {y, f16 ? DType::f32 : DType::bf16, Rows::tokens, s.n, n, nullptr};
+      if (!a8) return;
+      pack = {args.x, {ActivationFormat::Kind::fp8_token, 0.0f}, {codes.data(), DType::u8, Rows::tokens, s.k, k}, {}};
+      pack.scales = {scales.data(), DType::f32, Rows::tokens, 1, 1};
+      args.x = pack.codes;
+      args.x_scales = pack.scales;
+      args.format = pack.format;
+    }
+    std::uint64_t bytes(std::int64_t t) const {
+      return static_cast<std::uint64_t>(t * (2 * shape.k + (f16 ? 4 : 2) * shape.n));
+    }
+    void run(const Launch& to, const LinearArgs& of) const {
+      if (quantised) quantize(to, pack);
+      linear(to, of);
+    }
+    LinearShape shape;
+    bool f16, quantised;
+    Block exponents, codes, scales;
+    LinearArgs args;
+    QuantizeArgs pack;
+  };
+
+  // Every shape's weight once in a round: none is in the L2 when it comes again if all are four times as large.
+  void measure_together() {
+    const bool f16 = operand_of(path_) == DType::f16;
+    for (const std::string& format : how_.formats) {
+      std::vector<Block> blocks;
+      std::vector<std::unique_ptr<Given>> all;
+      LinearBenchRow row;
+      row.format = format;
+      row.together = how_.shapes;
+      for (const LinearShape& s : how_.shapes) {
+        at("weights of " + text_of(s) + " in " + format);
+        const auto inputs = static_cast<std::uint64_t>(most_rows_ * s.k);
+        std::byte* const x = blocks.emplace_back(allot(2 * inputs, "x of " + text_of(s))).data();
+        fill(blocks.back(), inputs, 4, 1, f16);
+        std::byte* const y = blocks.emplace_back(
+            allot(static_cast<std::uint64_t>(most_rows_ * s.n) * (f16 ? 4 : 2), "y of " + text_of(s))).data();
+        Weight w = random_weight(format, s);
+        row.weight_bytes += image_bytes(w);
+        const Block& arena = blocks.emplace_back(allot(aligned(image_bytes(w)), "weights of " + text_of(s)));
+        all.push_back(std::make_unique<Given>(*this, s, format == "a8", x, y));
+        all.back()->args.weight = pack_random(w, arena.data(), path_, timer_.stream(), format == "a8");
+      }
+      for (const std::int64_t t : how_.rows) {
+        at(format + ", all shapes, T " + std::to_string(t));
+        row.rows = t;
+        row.bytes = row.weight_bytes;
+        for (const auto& g : all) row.bytes += g->bytes(t);
+        row.cold = t <= kColdRows && row.weight_bytes > 4 * result_.l2_bytes;
+        const Launch to = launch(t);
+        row.kernel = linear_kernel(to, all.front()->args);
+        row.ours = timer_.measure(2, [&](int) {  // in a graph
+          for (const auto& g : all) g->run(to, g->args);
+        });
+        result_.rows.push_back(row);
+      }
+    }
+  }
+
   // `peer`: rows with the peer's times.
   void measure_format(const LinearShape& s, const std::string& format,
                       const std::vector<LinearBenchRow>& peer) {
@@ -153,27 +228,9 @@ class Runner {
                             timer_.stream()),
             "copying a weight");
     }
-    const bool f16 = operand_of(path_) == DType::f16;
-    const Block exponents = allot(f16 ? static_cast<std::uint64_t>(most_rows_) * sizeof(std::int32_t) : 0, "x");
-    if (f16) check(cudaMemsetAsync(exponents.data(), 0, exponents.bytes(), timer_.stream()), "clearing");
-
-    LinearArgs args;
-    args.x = {x_.data(), operand_of(path_), Rows::tokens, s.k, static_cast<std::int32_t>(s.k),
-              f16 ? reinterpret_cast<std::int32_t*>(exponents.data()) : nullptr};
-    args.y = {y_.data(), f16 ? DType::f32 : DType::bf16, Rows::tokens, s.n, static_cast<std::int32_t>(s.n),
-              nullptr};
-    args.path = path_;
+    Given given(*this, s, a8, x_.data(), y_.data());
+    LinearArgs& args = given.args;
     args.weight = image;
-    const Block codes = allot(a8 ? static_cast<std::uint64_t>(most_rows_ * s.k) : 0, "codes of x");
-    const Block scales = allot(a8 ? static_cast<std::uint64_t>(most_rows_) * sizeof(float) : 0, "scales of x");
-    QuantizeArgs pack{args.x, {ActivationFormat::Kind::fp8_token, 0.0f}, {}, {}};
-    if (a8) {
-      pack.codes = {codes.data(), DType::u8, Rows::tokens, s.k, static_cast<std::int32_t>(s.k)};
-      pack.scales = {scales.data(), DType::f32, Rows::tokens, 1, 1};
-      args.x = pack.codes;
-      args.x_scales = pack.scales;
-      args.format = pack.format;
-    }
     for (std::size_t i = 0; i < how_.rows.size(); ++i) {
       const std::int64_t t = how_.rows[i];
       at(format + " " + text_of(s) + ", T " + std::to_string(t));
@@ -185,19 +242,24 @@ class Runner {
       row.kernel = linear_kernel(to, args);
       row.choices = linear_choices(to, args);
       row.weight_bytes = image_bytes(w);
-      row.bytes = row.weight_bytes + static_cast<std::uint64_t>(t * (2 * s.k + (f16 ? 4 : 2) * s.n));
+      row.bytes = row.weight_bytes + given.bytes(t);
       row.cold = cold(copies, bytes, t);
       const auto measure = [&](int tile) {
         row.ours = timer_.measure(used(copies, t), [&](int copy) {
           LinearArgs of_copy = args;
           of_copy.weight = moved(image, static_cast<std::uint64_t>(copy) * bytes);
           of_copy.tile = tile;
-          if (a8) quantize(to, pack);
-          linear(to, of_copy);
+          given.run(to, of_copy);
         });
         result_.rows.push_back(row);
       };
       measure(-1);
+      if (how_.products && t > kProductRows && row.kernel == "wgmma.m64k16") {
+        args.unfed = true;
+        row.tile = "products alone";
+        measure(-1);
+        args.unfed = false;
+      }
       const std::vector<LinearTile> tiles = how_.tiles ? linear_tiles(to, args) : std::vector<LinearTile>{};
       for (std::size_t tile = 0; tile < tiles.size(); ++tile) {
         if (!tiles[tile].refusal.empty()) continue;

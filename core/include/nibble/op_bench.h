@@ -28,6 +28,10 @@ struct LinearBenchOptions {
   int repetitions = 15;              // batches of launches
   bool peer = true;
   bool tiles = false;  // a row for each tile of the kernel that serves, beside the one it chooses itself
+  // A row for each format and number of rows: all shapes one after the other, as a layer's are, each with data of its own.
+  bool together = false;
+  // A row where more than 256 rows run on wgmma: the kernel without its loads, on what lies in shared memory.
+  bool products = false;
   // Asked between batches; false ends the run with the rows that are finished.
   std::function<bool(std::string_view what, double part)> on_progress;
 };
@@ -39,6 +43,7 @@ struct LaunchTimes {            // of one launch, in seconds
 
 struct LinearBenchRow {
   LinearShape shape;
+  std::vector<LinearShape> together;  // that were run one after the other; empty: `shape` alone
   std::string format;
   std::int64_t rows = 0;
   std::string kernel;
@@ -50,7 +55,9 @@ struct LinearBenchRow {
   LaunchTimes ours, peer;                // peer: no samples without one
 
   double flops() const {
-    return 2.0 * static_cast<double>(shape.n) * static_cast<double>(shape.k) * static_cast<double>(rows);
+    double outputs = static_cast<double>(shape.n) * static_cast<double>(shape.k);
+    for (const LinearShape& s : together) outputs += static_cast<double>(s.n) * static_cast<double>(s.k);
+    return 2.0 * outputs * static_cast<double>(rows);
   }
 };
 
