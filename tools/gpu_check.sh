@@ -101,7 +101,7 @@ build_all() {
 }
 
 # Those that are quick under tools that make kernels 10 to 100 times slower; together they launch every op.
-small='LinearSmall*:*small_17_*:*small_1_*:*CudaRows*/3:*CudaRows*/17:*CudaPack*/3:*Empty*:*Counts*:*EmbedBits*'
+small='LinearSmall*:*small_17_*:*small_1_*:*CudaRows*/3:*CudaRows*/17:*CudaPack*/3:*Empty*:*Counts*:*EmbedBits*:*CudaGroupedTiles*nvfp4_row*_1'
 
 for stage in $stages; do
   case "$stage" in

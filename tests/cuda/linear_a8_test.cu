@@ -70,6 +70,16 @@ TEST_P(LinearA8, EqualsTheMirror) {
 INSTANTIATE_TEST_SUITE_P(All, LinearA8, testing::ValuesIn(fp8_by_fp8()),
                          [](const auto& c) { return combination_name(c.param); });
 
+// For tools that slow a kernel down a hundred times.
+TEST(LinearSmallA8, EveryTile) {
+  NIBBLE_NEEDS_DEVICE();
+  std::size_t index = 0;
+  for (const Combination& c : fp8_by_fp8()) {
+    for (const std::int64_t t : {1, 17, 70}) check_a8(c, {200, 336, t, t == 17, t == 1, t == 17 ? 3 : 8}, index++);
+    if (HasFatalFailure()) return;
+  }
+}
+
 // Many units, cut between blocks: every tile has the bits of rows alone.
 TEST(LinearA8Large, EveryTileEqualsRowsAlone) {
   NIBBLE_NEEDS_DEVICE();
