@@ -77,6 +77,11 @@ __global__ void __launch_bounds__(kMostThreadsOfEights)
 // Two blocks of the longest rows fit on a multiprocessor, by registers and threads; of shorter ones as many threads.
 constexpr int kMostThreadsOfRow = 640, kBlocksOfLongest = 2;
 constexpr std::int32_t kMostColsOfRow = 8 * kMostThreadsOfRow;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kBlocksAsked = 1;  // 1,024 threads are all that a multiprocessor has
+#else
+constexpr int kBlocksAsked = kBlocksOfLongest;
+#endif
 static_assert(2 * kMostColsOfRow * sizeof(float) <= (40 << 10));  // two rows, below the 48 KiB that every card gives
 
 // This thread's eight columns to shared memory, in the background where the card can; wait_copies<n>: until all but the
@@ -121,7 +126,7 @@ __device__ __forceinline__ float lane_squares(const float* x, int cols) {
 }
 
 template <Kind K>
-__global__ void __launch_bounds__(kMostThreadsOfRow, kBlocksOfLongest)
+__global__ void __launch_bounds__(kMostThreadsOfRow, kBlocksAsked)
     rms_by_rows(const StepView* step, Rows rows, std::int32_t cols, TypedRows<const float> xs, TypedRows<Bf16> ys,
                 const float* weight, float inverse, float eps, CodesOf8 to) {
   extern __shared__ float4 memory[];  // [2][cols] floats
