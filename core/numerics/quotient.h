@@ -2,8 +2,8 @@
 // kernels in which IEEE division would be most of the work. Same bits as scalar.h and codecs.h in the ranges named.
 //
 // Why the quotient is exact: q = RN(a y) lies within 1.5 ulp of a / b, fma leaves its residual, and the corrected sum
-// could round wrongly only where a / b is within 12 / (2 b) ulp of a midpoint (b: as an integer of 24 bits). The test goes
-// through all these pairs of a and b; all others follow from the error's bound.
+// could round wrongly only where a / b is within 5 / (2 b) ulp of a midpoint (b: as an integer of 24 bits). The test
+// goes through all pairs of a and b within 12 / (2 b); all others follow from the error's bound.
 #pragma once
 
 #include "core/numerics/codecs.h"
@@ -14,8 +14,8 @@ namespace nibble::num {
 // breaks the tie in which a plain step would end where b's fraction is all ones.
 NIBBLE_HD float refined(float b, float y) { return fma(add(fma(-b, y, 1.0f), 0x1p-47f), y, y); }
 
-// div(a, b) from y = refined(b, ...), the sign of a zero included. Exact for b from 2^-90 to 2^90 and |a| from 2^-100 up to
-// where a * y is finite, as long as a / b is normal; smaller a give a quotient that no code but 0 belongs to.
+// div(a, b) from y = refined(b, ...), the sign of a zero included. Exact for b from 2^-90 to 2^90 and |a| from 2^-100
+// up to where a * y is finite, as long as a / b is normal; smaller a give a quotient that no code but 0 belongs to.
 NIBBLE_HD float quotient(float a, float b, float y) {
   const float q = mul(a, y);
   return fma(fma(b, q, -a), -y, q);  // the residual's sign this way round: -0 stays -0
@@ -30,9 +30,11 @@ NIBBLE_HD float quotient_limit(float b) {
 #if defined(__CUDA_ARCH__)
 NIBBLE_HD float least(float a, float b) { return ::fminf(a, b); }
 NIBBLE_HD float most(float a, float b) { return ::fmaxf(a, b); }
+NIBBLE_HD float magnitude(float a) { return ::fabsf(a); }  // an operand's modifier
 #else
 NIBBLE_HD float least(float a, float b) { return a < b ? a : b; }  // the constant b, where a is NaN
 NIBBLE_HD float most(float a, float b) { return a > b ? a : b; }
+NIBBLE_HD float magnitude(float a) { return abs(a); }
 #endif
 
 // add(1, exp(-x)) for x from kSiluLeast up (1 for NaN): above 40 the sum is 1, so exp needs none of its guards.
@@ -56,7 +58,7 @@ NIBBLE_HD float silu_by(float x, float denominator, float y) {
 //   even, and leaves it in the low bits. The code is n + 2 log2(p), and exponent bits are two places up at bit 22;
 //   the rest of the factor cancels the exponent's bias of 8 v.
 NIBBLE_HD std::uint32_t e2m1_low16(float v8) {
-  const float a = least(abs(v8), 48.0f);
+  const float a = least(magnitude(v8), 48.0f);
   const float p = bit_cast<float>(bit_cast<std::uint32_t>(most(a, 8.0f)) & 0x7F800000u);
   const std::uint32_t r = bit_cast<std::uint32_t>(fma(p, 0x1p22f + 32616.0f, a));
   return r + (r >> 22);

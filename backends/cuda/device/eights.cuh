@@ -14,6 +14,9 @@ __device__ __forceinline__ Eight load8(const Bf16* at) {
   const uint4 v = *reinterpret_cast<const uint4*>(at);
   return {{v.x, v.y, v.z, v.w}};
 }
+// Never, in a grid of two dimensions, but known only when what was loaded is there: a branch on it lets ptxas ask for
+// all operands at once, and not for each where it is used, after all work on the others.
+__device__ __forceinline__ bool never(unsigned loaded) { return (loaded & blockIdx.z) != 0; }
 __device__ __forceinline__ void store8(Bf16* at, const Eight& v) {
   *reinterpret_cast<uint4*>(at) = make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]);
 }
@@ -111,23 +114,45 @@ __device__ __forceinline__ float near_reciprocal(float v) {
   return y;
 }
 
-// before[i] * num::silu(gate[i]), rounded to bf16; the result's most8 goes to `most`. Where a gate is out of
-// silu_by's range (an infinite one gives NaN) all eight are made as the contract says.
-__device__ __forceinline__ Eight times_silu8(const float* before, const Eight& gate, unsigned& most) {
-  float g[8], v[8];
-  widen8(gate, g);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float d = num::silu_denominator(g[i]);
-    v[i] = num::mul(num::silu_by(g[i], d, near_reciprocal(d)), before[i]);
+// N eights that follow one another, what a lane has of a row. N = 1: few rows, as many threads as can be; 2: less work.
+template <int N>
+struct Eights {
+  static_assert(N == 1 || N == 2);
+  Eight of[N];
+  unsigned most;  // magnitude; some NaN if one is NaN
+  __device__ __forceinline__ void find_most() { most = max(most8(of[0]), most8(of[N - 1])); }
+  __device__ __forceinline__ unsigned most_number() const {
+    return most <= kInfinity ? most : max(most8_number(of[0]), most8_number(of[N - 1]));
   }
-  Eight made = narrow8(v);
-  most = most8(made);
-  if (least8(gate) < num::kSiluLeast || most > kInfinity) {
+};
+
+// before * num::silu(gate), rounded to bf16. Where a gate is out of silu_by's range (an infinite one gives NaN) all are
+// made as the contract says.
+template <int N>
+__device__ __forceinline__ Eights<N> times_silu(const float (&before)[N][8], const Eight (&gate)[N]) {
+  Eights<N> made;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] = num::mul(num::silu(g[i]), before[i]);
-    made = narrow8(v);
-    most = most8(made);
+  for (int n = 0; n < N; ++n) {
+    float g[8], v[8];
+    widen8(gate[n], g);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float d = num::silu_denominator(g[i]);
+      v[i] = num::mul(num::silu_by(g[i], d, near_reciprocal(d)), before[n][i]);
+    }
+    made.of[n] = narrow8(v);
+  }
+  made.find_most();
+  if (fminf(least8(gate[0]), least8(gate[N - 1])) < num::kSiluLeast || made.most > kInfinity) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      float g[8], v[8];
+      widen8(gate[n], g);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] = num::mul(num::silu(g[i]), before[n][i]);
+      made.of[n] = narrow8(v);
+    }
+    made.find_most();
   }
   return made;
 }

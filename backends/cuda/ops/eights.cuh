@@ -14,38 +14,55 @@ struct Cut {
 constexpr unsigned kThreadsOfEights = 256, kMostThreadsOfEights = 512;
 constexpr std::int64_t kMostRowsOfGrid = 65535;
 
-// token: all blocks of a row are one cluster.
-inline Cut cut_of(std::int32_t cols, bool token) {
-  const auto eights = static_cast<unsigned>(cols / 8), wanted = (eights + kThreadsOfEights - 1) / kThreadsOfEights;
+// n eights a thread; token: all blocks of a row are one cluster.
+inline Cut cut_of(std::int32_t cols, int n, bool token) {
+  const auto lanes = static_cast<unsigned>((cols / 8 + n - 1) / n),
+             wanted = (lanes + kThreadsOfEights - 1) / kThreadsOfEights;
   const unsigned blocks = token && wanted > kMostBlocksOfRow ? kMostBlocksOfRow : wanted;
-  return {blocks, ((eights + blocks - 1) / blocks + 31) / 32 * 32};
+  return {blocks, ((lanes + blocks - 1) / blocks + 31) / 32 * 32};
 }
 
-struct OwnEight {
+// The columns of a thread; rows are whole multiples of 8 N.
+struct Own {
   std::int64_t row;
   int column;
   bool exists;
 };
-__device__ __forceinline__ OwnEight own_eight(std::int32_t cols) {
-  const int column = 8 * static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+template <int N>
+__device__ __forceinline__ Own own_eights(std::int32_t cols) {
+  const int column = 8 * N * static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   return {blockIdx.y, column, column < cols};
 }
 
-// Few rows: their values are read before it is known whether the step has them, since its count takes as long to come.
-constexpr std::int64_t kEarlyRows = 64;
+// Few rows take one eight a thread. One eight's values are read before it is known whether the step has them, since its
+// count takes as long to come.
+constexpr std::int64_t kFewRowsOfEights = 64;
 
-// What pack8 does, and fp8_token; K none: nothing.
-template <ActivationFormat::Kind K>
-__device__ __forceinline__ void finish8(const CodesOf8& to, const OwnEight& own, const Eight& v, unsigned most) {
+template <int N>
+__device__ __forceinline__ void put_y(const TypedRows<Bf16>& ys, const Own& own, const Eights<N>& v) {
+  if (!own.exists || ys.data == nullptr) return;
+#pragma unroll
+  for (int n = 0; n < N; ++n) store8(ys.row(own.row) + own.column + 8 * n, v.of[n]);
+}
+// most: of the whole row.
+template <int N>
+__device__ __forceinline__ void put_token(const CodesOf8& to, const Own& own, const Eights<N>& v, unsigned most) {
+  const MadeScale made(most);
+  if (own.exists) put_e4m3(to.codes.row(own.row) + own.column, v, made.scale, made.inverse, made.plain);
+  if (own.column == 0) reinterpret_cast<float*>(to.scales)[own.row * to.scale_stride] = made.scale;
+}
+
+// The made row to y and, as K says, to codes; fp8_token: the blocks of a row meet.
+template <ActivationFormat::Kind K, int N>
+__device__ __forceinline__ void finish_eights(const TypedRows<Bf16>& ys, const CodesOf8& to, const Own& own,
+                                              const Eights<N>& v) {
   using Kind = ActivationFormat::Kind;
+  put_y(ys, own, v);
   if constexpr (K == Kind::fp8_token) {
     __shared__ unsigned maxima[32];
-    if (most > kInfinity) most = most8_number(v);
-    const float scale = fp8_scale(row_max(most, maxima));
-    if (own.exists) *reinterpret_cast<uint2*>(to.codes.row(own.row) + own.column) = e4m3_codes8(v, scale);
-    if (own.column == 0) reinterpret_cast<float*>(to.scales)[own.row * to.scale_stride] = scale;
+    put_token(to, own, v, row_max(v.most_number(), maxima));
   } else if constexpr (K != Kind::none) {
-    pack8<K>(to, own.row, own.column, own.exists, v, most);
+    pack_eights<K>(to, own.row, own.column, own.exists, v);
   }
 }
 
@@ -67,18 +84,26 @@ constexpr const char* kNoClusters = "the card took code without clusters";
 
 inline const char* refuse_eights(std::int64_t rows, std::int32_t cols, const PackArgs* pack) {
   if (rows > kMostRowsOfGrid) return kTooManyRows;
-  if (cols <= 0 || (pack != nullptr && !codes_in_eights(*pack, cols))) return kNotEights;
+  if (cols <= 0 || (pack != nullptr && !codes_in_eights(*pack, cols, 1))) return kNotEights;
   const bool token = pack != nullptr && pack->format.kind == ActivationFormat::Kind::fp8_token;
-  return cut_of(cols, token).threads > kMostThreadsOfEights ? kTooLong : nullptr;
+  return cut_of(cols, 1, token).threads > kMostThreadsOfEights ? kTooLong : nullptr;
 }
 
-// kernel(args...) over rows of `cols` columns. Null: launched; else why not.
+// Without codes one: instructions are no limit there, and warps then store whole lines.
+inline int eights_a_thread(std::int64_t rows, std::int32_t cols, const PackArgs* pack) {
+  return pack != nullptr && rows > kFewRowsOfEights && cols % 16 == 0 && codes_in_eights(*pack, cols, 2) ? 2 : 1;
+}
+// Of the two kernels that a kind has; without codes there is but one.
+template <ActivationFormat::Kind K>
+constexpr int kMostEights = K == ActivationFormat::Kind::none ? 1 : 2;
+
+// kernel(args...) over rows of `cols` columns, n eights a thread. Null: launched; else why not.
 template <ActivationFormat::Kind K, class... Params, class... Args>
-const char* launch_eights(const Launch& to, std::int64_t rows, std::int32_t cols, void (*kernel)(Params...),
+const char* launch_eights(const Launch& to, std::int64_t rows, std::int32_t cols, int n, void (*kernel)(Params...),
                           const Args&... args) {
   constexpr bool token = K == ActivationFormat::Kind::fp8_token;
   if (token && !blocks_meet(kernel)) return kNoClusters;
-  const Cut cut = cut_of(cols, token);
+  const Cut cut = cut_of(cols, n, token);
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = cut.blocks;

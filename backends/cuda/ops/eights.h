@@ -7,8 +7,8 @@
 
 namespace nibble::cuda {
 
-// Null: launched. Else nothing is, and this is why it does not serve. `pack`: null, or the codes that are wanted; y.data
-// may be null then.
+// Null: launched. Else nothing is, and this is why it does not serve. `pack`: null, or the codes that are wanted;
+// y.data may be null then.
 const char* swiglu_eights(const Launch& to, const SwiGluArgs& args, const PackArgs* pack);
 const char* gated_rms_norm_eights(const Launch& to, const GatedRmsNormArgs& args, const PackArgs* pack);
 const char* rms_norm_eights(const Launch& to, const RmsNormArgs& args, const PackArgs* pack);

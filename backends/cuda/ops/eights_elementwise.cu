@@ -1,8 +1,9 @@
 // eights_elementwise.cu: SwiGlu, with codes behind it or without, and Quantize, of core/ops/ops.h.
 //   gate, up, x, y [rows, cols] bf16, eight columns at a time   codes, scales as the format has them
-//   map   a block 2,048 columns of a row, eight a thread; fp8_token: the blocks of a row are a cluster
-//   cost  2 to 4 bytes in, half a byte to 2 bytes out; SwiGlu about 25 instructions a column, codes 8 (e4m3) or 16 (e2m1)
-//         more: bandwidth bound
+//   map   a block 256 threads with 16 columns of a row each, or eight where rows are few; fp8_token: the blocks of a
+//         row are a cluster
+//   cost  2 to 4 bytes in, half a byte to 2 bytes out; SwiGlu 34 instructions a column, with codes 35 to 43: bandwidth
+//         bound
 //   needs fp8_token: sm_90 or later
 #include "backends/cuda/ops/eights.cuh"
 
@@ -11,40 +12,44 @@ namespace {
 
 using Kind = ActivationFormat::Kind;
 
-template <Kind K>
+template <Kind K, int N>
 __global__ void __launch_bounds__(kMostThreadsOfEights)
-    swiglu_by_eights(const StepView* step, Rows rows, std::int32_t cols, bool early, TypedRows<const Bf16> gates,
+    swiglu_by_eights(const StepView* step, Rows rows, std::int32_t cols, TypedRows<const Bf16> gates,
                      TypedRows<const Bf16> ups, TypedRows<Bf16> ys, CodesOf8 to) {
-  const OwnEight own = own_eight(cols);
+  const Own own = own_eights<N>(cols);
   const std::int32_t count = row_count(*step, rows);
-  if (!early && own.row >= count) return;
-  Eight gate{}, up{};
+  if (N > 1 && own.row >= count) return;
+  Eight gate[N] = {}, up[N] = {};
   if (own.exists) {
-    gate = load8(gates.row(own.row) + own.column);
-    up = load8(ups.row(own.row) + own.column);
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      gate[n] = load8(gates.row(own.row) + own.column + 8 * n);
+      up[n] = load8(ups.row(own.row) + own.column + 8 * n);
+    }
+  }
+  if (own.row >= count || never(up[0].w[0] | up[N - 1].w[0])) return;
+  if constexpr (K == Kind::fp8_token) blocks_start();
+  float before[N][8];
+#pragma unroll
+  for (int n = 0; n < N; ++n) widen8(up[n], before[n]);
+  finish_eights<K>(ys, to, own, times_silu(before, gate));
+}
+
+template <Kind K, int N>
+__global__ void __launch_bounds__(kMostThreadsOfEights)
+    quantize_by_eights(const StepView* step, Rows rows, std::int32_t cols, TypedRows<const Bf16> xs, CodesOf8 to) {
+  const Own own = own_eights<N>(cols);
+  const std::int32_t count = row_count(*step, rows);
+  if (N > 1 && own.row >= count) return;
+  Eights<N> x{};
+  if (own.exists) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) x.of[n] = load8(xs.row(own.row) + own.column + 8 * n);
   }
   if (own.row >= count) return;
   if constexpr (K == Kind::fp8_token) blocks_start();
-  float before[8];
-  widen8(up, before);
-  unsigned most;
-  const Eight v = times_silu8(before, gate, most);
-  if (own.exists && ys.data != nullptr) store8(ys.row(own.row) + own.column, v);
-  finish8<K>(to, own, v, most);
-}
-
-template <Kind K>
-__global__ void __launch_bounds__(kMostThreadsOfEights)
-    quantize_by_eights(const StepView* step, Rows rows, std::int32_t cols, bool early, TypedRows<const Bf16> xs,
-                       CodesOf8 to) {
-  const OwnEight own = own_eight(cols);
-  const std::int32_t count = row_count(*step, rows);
-  if (!early && own.row >= count) return;
-  Eight x{};
-  if (own.exists) x = load8(xs.row(own.row) + own.column);
-  if (own.row >= count) return;
-  if constexpr (K == Kind::fp8_token) blocks_start();
-  finish8<K>(to, own, x, most8(x));
+  x.find_most();
+  finish_eights<K>({}, to, own, x);
 }
 
 }  // namespace
@@ -58,8 +63,10 @@ const char* swiglu_eights(const Launch& to, const SwiGluArgs& a, const PackArgs*
   if (rows <= 0) return nullptr;
   return with_kind_of(pack, [&](auto kind) {
     constexpr Kind K = decltype(kind)::value;
-    return launch_eights<K>(to, rows, cols, swiglu_by_eights<K>, to.step, a.gate.rows, cols, rows <= kEarlyRows,
-                            typed<const Bf16>(a.gate), typed<const Bf16>(a.up), typed<Bf16>(a.y), codes_of_8(pack));
+    const int n = eights_a_thread(rows, cols, pack);
+    const auto kernel = n == 1 ? swiglu_by_eights<K, 1> : swiglu_by_eights<K, kMostEights<K>>;
+    return launch_eights<K>(to, rows, cols, n, kernel, to.step, a.gate.rows, cols, typed<const Bf16>(a.gate),
+                            typed<const Bf16>(a.up), typed<Bf16>(a.y), codes_of_8(pack));
   });
 }
 
@@ -75,8 +82,10 @@ const char* quantize_eights(const Launch& to, const QuantizeArgs& a) {
     if constexpr (K == Kind::none) {
       return nullptr;
     } else {
-      return launch_eights<K>(to, rows, cols, quantize_by_eights<K>, to.step, a.x.rows, cols, rows <= kEarlyRows,
-                              typed<const Bf16>(a.x), codes_of_8(&pack));
+      const int n = eights_a_thread(rows, cols, &pack);
+      const auto kernel = n == 1 ? quantize_by_eights<K, 1> : quantize_by_eights<K, 2>;
+      return launch_eights<K>(to, rows, cols, n, kernel, to.step, a.x.rows, cols, typed<const Bf16>(a.x),
+                              codes_of_8(&pack));
     }
   });
 }

@@ -1,6 +1,6 @@
 // eights_norms.cu: GatedRmsNorm of groups of 128 and RmsNorm, with codes behind them or without, of core/ops/ops.h.
-//   gated   x, z, y [rows, heads * 128] bf16        map as eights_elementwise.cu, 16 lanes a group
-//   plain   x [rows, cols] f32, y bf16              map   blocks that stay, a row at a time, eight columns a thread; the
+//   gated   x, z, y [rows, heads * 128] bf16        map as eights_elementwise.cu, 8 or 16 lanes a group
+//   plain   x [rows, cols] f32, y bf16              map   blocks that stay, a row at a time, 16 columns a thread; the
 //           next row is copied to shared memory meanwhile
 //   sums  f32, the tree of core/numerics/reduce.h: its lanes are strided columns, so values go through shared memory
 //   cost  4 bytes in, half a byte to 2 bytes out: bandwidth bound
@@ -13,112 +13,147 @@ namespace {
 
 using Kind = ActivationFormat::Kind;
 
-constexpr int kGroup = 128, kGroupLanes = kGroup / 8;
+constexpr int kGroup = 128;
+constexpr int kTerms = kGroup / num::kTreeShort;  // of a lane of the tree
 static_assert(kGroup <= num::kTreeSwitch && num::kTreeShort == 32);
 
-// The tree's sum of squares of 128 columns by 16 lanes that have eight each. Lane 4 r + k has columns 32 r + 8 k and on;
-// it takes the tree's lanes 8 k + 2 r and the next, their terms from the lanes k, k + 4, k + 8 and k + 12.
-// `words`: shared, of this warp; its second group 16 words further on, in other banks.
-constexpr int kWordsOfWarp = 2 * (kGroup / 2) + 16;
-__device__ __forceinline__ float group_squares(const Eight& x, unsigned* words) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, in_group = lane % kGroupLanes, k = in_group % 4,
-            r = in_group / 4;
-  unsigned* const group = words + lane / kGroupLanes * (kGroup / 2 + 16);
-  *reinterpret_cast<uint4*>(group + 4 * in_group) = make_uint4(x.w[0], x.w[1], x.w[2], x.w[3]);
+// The tree's sum of squares of 128 columns by 16 / N lanes with N eights each. Lane h takes the tree's lanes 2 N h and
+// on, N words in each 32 columns. `words`: shared, of this warp; 16 more behind each group, so that two lie in other
+// banks.
+constexpr int kWordsOfGroup = kGroup / 2 + 16;
+template <int N>
+__device__ __forceinline__ float group_squares(const Eight (&x)[N], unsigned* words) {
+  constexpr int kLanes = kGroup / 8 / N;
+  const int lane = static_cast<int>(threadIdx.x) % 32, h = lane % kLanes;
+  unsigned* const group = words + lane / kLanes * kWordsOfGroup;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    *reinterpret_cast<uint4*>(group + 4 * (N * h + n)) = make_uint4(x[n].w[0], x[n].w[1], x[n].w[2], x[n].w[3]);
+  }
   __syncwarp();
-  float first = 0.0f, second = 0.0f;
+  float sums[2 * N] = {};
 #pragma unroll
-  for (int term = 0; term < 4; ++term) {
-    const unsigned pair = group[4 * (4 * term + k) + r];
-    const float low = low_of(pair), high = high_of(pair);
-    first = num::fma(low, low, first);
-    second = num::fma(high, high, second);
-  }
-  // the tree's folds by 16, 8, 4 and 2 of its lanes, each another bit of k and r
+  for (int term = 0; term < kTerms; ++term) {
 #pragma unroll
-  for (const int bit : {2, 1, 8, 4}) {
-    first = num::add(first, __shfl_xor_sync(0xFFFFFFFFu, first, bit));
-    second = num::add(second, __shfl_xor_sync(0xFFFFFFFFu, second, bit));
+    for (int n = 0; n < N; ++n) {
+      const unsigned pair = group[16 * term + N * h + n];
+      const float low = low_of(pair), high = high_of(pair);
+      sums[2 * n] = num::fma(low, low, sums[2 * n]);
+      sums[2 * n + 1] = num::fma(high, high, sums[2 * n + 1]);
+    }
   }
-  return num::add(first, second);
+#pragma unroll
+  for (int s = kLanes / 2; s > 0; s /= 2) {
+#pragma unroll
+    for (float& sum : sums) sum = num::add(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, s));
+  }
+#pragma unroll
+  for (int s = N; s > 0; s /= 2) {
+#pragma unroll
+    for (int i = 0; i < s; ++i) sums[i] = num::add(sums[i], sums[i + s]);
+  }
+  return sums[0];
 }
 
-template <Kind K>
-__global__ void __launch_bounds__(kMostThreadsOfEights)
-    gated_by_eights(const StepView* step, Rows rows, std::int32_t cols, bool early, TypedRows<const Bf16> xs,
-                    TypedRows<const Bf16> zs, TypedRows<Bf16> ys, const float* weight, float eps, CodesOf8 to) {
-  __shared__ __align__(16) unsigned words[kMostThreadsOfEights / 32 * kWordsOfWarp];
-  const OwnEight own = own_eight(cols);
-  const std::int32_t count = row_count(*step, rows);
-  if (!early && own.row >= count) return;
-  Eight x{}, z{};
-  float w[8];
-  load8(weight + own.column % kGroup, w);
-  if (own.exists) {
-    x = load8(xs.row(own.row) + own.column);
-    z = load8(zs.row(own.row) + own.column);
-  }
-  if (own.row >= count) return;
-  if constexpr (K == Kind::fp8_token) blocks_start();
-  const float sum = group_squares(x, words + threadIdx.x / 32 * kWordsOfWarp);
-  const float f = num::rsqrt(num::add(num::mul(sum, 1.0f / kGroup), eps));
-  float v[8];
-  widen8(x, v);
+// normed[i] = (x[i] * f) * w[i]
+template <int N>
+__device__ __forceinline__ void scale(const Eight (&x)[N], float f, const float (&w)[N][8], float (&normed)[N][8]) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] = num::mul(num::mul(v[i], f), w[i]);
-  unsigned most;
-  const Eight made = times_silu8(v, z, most);
-  if (own.exists && ys.data != nullptr) store8(ys.row(own.row) + own.column, made);
-  finish8<K>(to, own, made, most);
+  for (int n = 0; n < N; ++n) {
+    widen8(x[n], normed[n]);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) normed[n][i] = num::mul(num::mul(normed[n][i], f), w[n][i]);
+  }
+}
+
+template <Kind K, int N>
+__global__ void __launch_bounds__(kMostThreadsOfEights)
+    gated_by_eights(const StepView* step, Rows rows, std::int32_t cols, TypedRows<const Bf16> xs,
+                    TypedRows<const Bf16> zs, TypedRows<Bf16> ys, const float* weight, float eps, CodesOf8 to) {
+  __shared__ __align__(16) unsigned words[kMostThreadsOfEights / 32][32 * N / (kGroup / 8) * kWordsOfGroup];
+  const Own own = own_eights<N>(cols);
+  const std::int32_t count = row_count(*step, rows);
+  if (N > 1 && own.row >= count) return;
+  Eight x[N] = {}, z[N] = {};
+  float w[N][8];
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    if (own.exists) {
+      x[n] = load8(xs.row(own.row) + own.column + 8 * n);
+      z[n] = load8(zs.row(own.row) + own.column + 8 * n);
+    }
+    load8(weight + own.column % kGroup + 8 * n, w[n]);
+  }
+  unsigned loaded = 0;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    loaded |= z[n].w[0] | num::bit_cast<unsigned>(w[n][0]) | num::bit_cast<unsigned>(w[n][4]);
+  }
+  if (own.row >= count || never(loaded)) return;
+  if constexpr (K == Kind::fp8_token) blocks_start();
+  const float sum = group_squares(x, words[threadIdx.x / 32]);
+  const float f = num::rsqrt(num::add(num::mul(sum, 1.0f / kGroup), eps));
+  float normed[N][8];
+  scale(x, f, w, normed);
+  finish_eights<K>(ys, to, own, times_silu(normed, z));
 }
 
 // --- RmsNorm ---
 
-// Two blocks of the longest rows fit on a multiprocessor, by registers and threads; of shorter ones as many threads.
-constexpr int kMostThreadsOfRow = 640, kBlocksOfLongest = 2;
-constexpr std::int32_t kMostColsOfRow = 8 * kMostThreadsOfRow;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr int kBlocksAsked = 1;  // 1,024 threads are all that a multiprocessor has
-#else
-constexpr int kBlocksAsked = kBlocksOfLongest;
-#endif
-static_assert(2 * kMostColsOfRow * sizeof(float) <= (40 << 10));  // two rows, below the 48 KiB that every card gives
+// So many blocks of the longest rows fit on a multiprocessor, by registers; of shorter ones as many threads.
+constexpr int kEightsOfRow = 2;  // a thread's
+// So many blocks of the longest rows fit on a multiprocessor, by registers; of shorter ones as many threads.
+constexpr int kMostThreadsOfRow = 320, kBlocksOfLongest = 3;
+constexpr std::int32_t kMostColsOfRow = 8 * kEightsOfRow * kMostThreadsOfRow;
 
-// This thread's eight columns to shared memory, in the background where the card can; wait_copies<n>: until all but the
-// last n of its copies are there, for this thread.
-__device__ __forceinline__ void copy8(float* to, const float* from) {
+// A row in shared memory: chunks of 16 bytes, chunk c of 128 bytes at place c ^ (row of 128 bytes % 8), so that eight
+// lanes with neighbouring chunks, every second or every fourth use all banks. 256 columns on places are the same.
+constexpr std::size_t padded(std::int32_t cols) { return static_cast<std::size_t>((cols + 31) / 32 * 32); }
+static_assert(2 * padded(kMostColsOfRow) * sizeof(float) <= (40 << 10));  // two rows, below the 48 KiB of every card
+__device__ __forceinline__ int place_of(int chunk) { return chunk ^ (chunk / 8 & 7); }
+
+// This thread's part of a row to shared memory, in the background where the card can, until copies_done().
+__device__ __forceinline__ void copy_part(float* to, const float* from, int cols) {
+  for (int chunk = static_cast<int>(threadIdx.x); chunk < cols / 4; chunk += static_cast<int>(blockDim.x)) {
+    float4* const at = reinterpret_cast<float4*>(to) + place_of(chunk);
+    const float4* const source = reinterpret_cast<const float4*>(from) + chunk;
 #if __CUDA_ARCH__ >= 800
-  const auto at = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile(
-      "cp.async.cg.shared.global [%0], [%1], 16;\n"
-      "cp.async.cg.shared.global [%0 + 16], [%1 + 16], 16;" ::"r"(at),
-      "l"(__cvta_generic_to_global(from))
-      : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(at))),
+                 "l"(__cvta_generic_to_global(source))
+                 : "memory");
 #else
-  for (int i = 0; i < 2; ++i) reinterpret_cast<float4*>(to)[i] = reinterpret_cast<const float4*>(from)[i];
+    *at = *source;
+#endif
+  }
+}
+__device__ __forceinline__ void copies_done() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
-__device__ __forceinline__ void end_copy() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int N>
-__device__ __forceinline__ void wait_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-#endif
+__device__ __forceinline__ void load8_of_row(const float* row, int column, float* v) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float4 four = reinterpret_cast<const float4*>(row)[place_of(column / 4 + i)];
+    v[4 * i] = four.x, v[4 * i + 1] = four.y, v[4 * i + 2] = four.z, v[4 * i + 3] = four.w;
+  }
 }
 
 // The sum of this thread's lane of the long tree; threads behind the lanes have none.
-__device__ __forceinline__ float lane_squares(const float* x, int cols) {
+__device__ __forceinline__ float lane_squares(const float* row, int cols) {
   constexpr int kAtOnce = 10;
+  const int t = static_cast<int>(threadIdx.x);
   float sum = 0.0f;
-  if (threadIdx.x >= num::kTreeLong) return sum;
-  for (int start = static_cast<int>(threadIdx.x); start < cols; start += kAtOnce * num::kTreeLong) {
+  if (t >= num::kTreeLong) return sum;
+  const float* const own = row + 4 * place_of(t / 4) + t % 4;
+#pragma unroll 1
+  for (int start = 0; start < cols; start += kAtOnce * num::kTreeLong) {
     float v[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) v[i] = start + num::kTreeLong * i < cols ? x[start + num::kTreeLong * i] : 0.0f;
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = start + num::kTreeLong * i;
+      v[i] = at + t < cols ? own[at] : 0.0f;
+    }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) sum = num::fma(v[i], v[i], sum);  // zeros add nothing
   }
@@ -126,43 +161,53 @@ __device__ __forceinline__ float lane_squares(const float* x, int cols) {
 }
 
 template <Kind K>
-__global__ void __launch_bounds__(kMostThreadsOfRow, kBlocksAsked)
+__global__ void __launch_bounds__(kMostThreadsOfRow, kBlocksOfLongest)
     rms_by_rows(const StepView* step, Rows rows, std::int32_t cols, TypedRows<const float> xs, TypedRows<Bf16> ys,
                 const float* weight, float inverse, float eps, CodesOf8 to) {
-  extern __shared__ float4 memory[];  // [2][cols] floats
+  constexpr int N = kEightsOfRow;
+  extern __shared__ float4 memory[];  // [2][padded(cols)] floats
   __shared__ float lanes[num::kTreeLong];
   __shared__ unsigned maxima[32];
-  float* const x = reinterpret_cast<float*>(memory);
   const std::int32_t count = row_count(*step, rows);
-  const int column = 8 * static_cast<int>(threadIdx.x);
-  const bool exists = column < cols;
+  float* now = reinterpret_cast<float*>(memory);
+  float* next = now + padded(cols);
   // the first row without waiting for the step's count: the class has it
-  if (exists) copy8(x + column, xs.row(blockIdx.x) + column);
-  end_copy();
-  float w[8] = {};
-  if (exists) load8(weight + column, w);
-  int half = 0;
-  for (std::int64_t row = blockIdx.x; row < count; row += gridDim.x, half ^= 1) {
-    // its readers have passed the barrier in block_fold since, and this thread its own reading
-    if (exists && row + gridDim.x < count) copy8(x + (half ^ 1) * cols + column, xs.row(row + gridDim.x) + column);
-    end_copy();
-    wait_copies<1>();
-    __syncthreads();
-    const float* const now = x + half * cols;
-    const float f = num::rsqrt(num::add(num::mul(block_fold(lane_squares(now, cols), lanes), inverse), eps));
-    float v[8] = {};
-    if (exists) load8(now + column, v);
+  copy_part(now, xs.row(blockIdx.x), cols);
+  // Eights of a thread follow one another, for codes; without codes warps store whole lines.
+  const int t = static_cast<int>(threadIdx.x), first = K == Kind::none ? 8 * t : 8 * N * t,
+            apart = K == Kind::none ? 8 * static_cast<int>(blockDim.x) : 8;
+  float w[N][8] = {};
 #pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] = num::mul(num::mul(v[i], f), w[i]);
-    const Eight made = narrow8(v);
-    if (exists && ys.data != nullptr) store8(ys.row(row) + column, made);
-    if constexpr (K == Kind::fp8_token) {
-      const float scale = fp8_scale(block_of_warps_max(most8_number(made), maxima));
-      if (exists) *reinterpret_cast<uint2*>(to.codes.row(row) + column) = e4m3_codes8(made, scale);
-      if (column == 0) reinterpret_cast<float*>(to.scales)[row * to.scale_stride] = scale;
-    } else if constexpr (K != Kind::none) {
-      pack8<K>(to, row, column, exists, made, most8(made));
+  for (int n = 0; n < N; ++n) {
+    if (first + n * apart < cols) load8(weight + first + n * apart, w[n]);
+  }
+  for (std::int64_t row = blockIdx.x; row < count; row += gridDim.x) {
+    copies_done();
+    __syncthreads();  // and all have read the row before, whose place the next one takes
+    if (row + gridDim.x < count) copy_part(next, xs.row(row + gridDim.x), cols);
+    const float f = num::rsqrt(num::add(num::mul(block_fold(lane_squares(now, cols), lanes), inverse), eps));
+    Eights<N> made;
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      const int column = first + n * apart;
+      float v[8] = {};
+      if (column < cols) load8_of_row(now, column, v);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] = num::mul(num::mul(v[i], f), w[n][i]);
+      made.of[n] = narrow8(v);
+      if (column < cols && ys.data != nullptr) store8(ys.row(row) + column, made.of[n]);
     }
+    if constexpr (K != Kind::none) {
+      made.find_most();
+      const Own own{row, first, first < cols};
+      if constexpr (K == Kind::fp8_token) {
+        put_token(to, own, made, block_of_warps_max(made.most_number(), maxima));
+      } else {
+        pack_eights<K>(to, row, first, own.exists, made);
+      }
+    }
+    float* const other = now;
+    now = next, next = other;
   }
 }
 
@@ -179,9 +224,10 @@ const char* gated_rms_norm_eights(const Launch& to, const GatedRmsNormArgs& a, c
   if (rows <= 0) return nullptr;
   return with_kind_of(pack, [&](auto kind) {
     constexpr Kind K = decltype(kind)::value;
-    return launch_eights<K>(to, rows, cols, gated_by_eights<K>, to.step, a.x.rows, cols, rows <= kEarlyRows,
-                            typed<const Bf16>(a.x), typed<const Bf16>(a.z), typed<Bf16>(a.y), a.weight, a.eps,
-                            codes_of_8(pack));
+    const int n = eights_a_thread(rows, cols, pack);
+    const auto kernel = n == 1 ? gated_by_eights<K, 1> : gated_by_eights<K, kMostEights<K>>;
+    return launch_eights<K>(to, rows, cols, n, kernel, to.step, a.x.rows, cols, typed<const Bf16>(a.x),
+                            typed<const Bf16>(a.z), typed<Bf16>(a.y), a.weight, a.eps, codes_of_8(pack));
   });
 }
 
@@ -192,15 +238,18 @@ const char* rms_norm_eights(const Launch& to, const RmsNormArgs& a, const PackAr
       reinterpret_cast<std::uintptr_t>(a.weight) % 16 != 0) {
     return kNotEights;
   }
-  if (cols <= num::kTreeSwitch || cols > kMostColsOfRow) return "a row is no long tree, or does not fit in shared memory";
+  if (cols % (8 * kEightsOfRow) != 0 || (pack != nullptr && !codes_in_eights(*pack, cols, kEightsOfRow))) {
+    return kNotEights;
+  }
+  if (cols <= num::kTreeSwitch || cols > kMostColsOfRow) return "a row is no long tree, or too long for shared memory";
   if (const char* why = refuse_eights(rows, cols, pack)) return why;
   if (rows <= 0) return nullptr;
   with_kind_of(pack, [&](auto kind) {
-    const auto threads = static_cast<unsigned>(max(num::kTreeLong, (cols / 8 + 31) / 32 * 32)),
+    const auto threads = static_cast<unsigned>(max(num::kTreeLong, (cols / (8 * kEightsOfRow) + 31) / 32 * 32)),
                at_once = static_cast<unsigned>(to.multiprocessors) * (kBlocksOfLongest * kMostThreadsOfRow / threads);
     const auto blocks = min(static_cast<unsigned>(rows), max(at_once, 1u));
     rms_by_rows<decltype(kind)::value>
-        <<<blocks, threads, 2 * static_cast<std::size_t>(cols) * sizeof(float), to.stream>>>(
+        <<<blocks, threads, 2 * padded(cols) * sizeof(float), to.stream>>>(
             to.step, a.x.rows, cols, typed<const float>(a.x), typed<Bf16>(a.y), a.weight,
             static_cast<float>(1.0 / static_cast<double>(cols)), a.eps, codes_of_8(pack));
   });
