@@ -1,7 +1,7 @@
 // eights_norms.cu: GatedRmsNorm of groups of 128 and RmsNorm, with codes behind them or without, of core/ops/ops.h.
 //   gated   x, z, y [rows, heads * 128] bf16        map as eights_elementwise.cu, 8 or 16 lanes a group
 //   plain   x [rows, cols] f32, y bf16              map   blocks that stay, a row at a time, 16 columns a thread; the
-//           next row is copied to shared memory meanwhile
+//           next row is copied to shared memory meanwhile; few rows: a block 1,024 columns of a row
 //   sums  f32, the tree of core/numerics/reduce.h: its lanes are strided columns, so values go through shared memory
 //   cost  4 bytes in, half a byte to 2 bytes out: bandwidth bound
 //   needs fp8_token of a gated norm: sm_90 or later
@@ -103,7 +103,12 @@ __global__ void __launch_bounds__(kMostThreadsOfEights)
 // So many blocks of the longest rows fit on a multiprocessor, by registers; of shorter ones as many threads.
 constexpr int kEightsOfRow = 2;  // a thread's
 // So many blocks of the longest rows fit on a multiprocessor, by registers; of shorter ones as many threads.
-constexpr int kMostThreadsOfRow = 320, kBlocksOfLongest = 3;
+constexpr int kMostThreadsOfRow = 320;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kBlocksOfLongest = 2;  // would spill
+#else
+constexpr int kBlocksOfLongest = 3;
+#endif
 constexpr std::int32_t kMostColsOfRow = 8 * kEightsOfRow * kMostThreadsOfRow;
 
 // A row in shared memory: chunks of 16 bytes, chunk c of 128 bytes at place c ^ (row of 128 bytes % 8), so that eight
@@ -160,11 +165,18 @@ __device__ __forceinline__ float lane_squares(const float* row, int cols) {
   return sum;
 }
 
-template <Kind K>
+// Few rows leave multiprocessors idle: then each block sums a whole row, but makes a piece of it only, one eight a
+// thread. Not for fp8_token, which needs the row's maximum.
+constexpr std::int64_t kFewRowsOfNorm = 16;
+constexpr int kPieceOfNorm = 1024;
+static_assert(kPieceOfNorm <= 8 * num::kTreeLong && kPieceOfNorm % 128 == 0);
+
+// N = 1: block x, y piece y of row x; 2: blocks that stay.
+template <Kind K, int N>
 __global__ void __launch_bounds__(kMostThreadsOfRow, kBlocksOfLongest)
     rms_by_rows(const StepView* step, Rows rows, std::int32_t cols, TypedRows<const float> xs, TypedRows<Bf16> ys,
                 const float* weight, float inverse, float eps, CodesOf8 to) {
-  constexpr int N = kEightsOfRow;
+  static_assert(N == kEightsOfRow || (N == 1 && K != Kind::fp8_token));
   extern __shared__ float4 memory[];  // [2][padded(cols)] floats
   __shared__ float lanes[num::kTreeLong];
   __shared__ unsigned maxima[32];
@@ -174,12 +186,13 @@ __global__ void __launch_bounds__(kMostThreadsOfRow, kBlocksOfLongest)
   // the first row without waiting for the step's count: the class has it
   copy_part(now, xs.row(blockIdx.x), cols);
   // Eights of a thread follow one another, for codes; without codes warps store whole lines.
-  const int t = static_cast<int>(threadIdx.x), first = K == Kind::none ? 8 * t : 8 * N * t,
+  const int t = static_cast<int>(threadIdx.x), begin = N == 1 ? static_cast<int>(blockIdx.y) * kPieceOfNorm : 0,
+            end = N == 1 ? min(begin + kPieceOfNorm, cols) : cols, first = begin + (K == Kind::none ? 8 : 8 * N) * t,
             apart = K == Kind::none ? 8 * static_cast<int>(blockDim.x) : 8;
   float w[N][8] = {};
 #pragma unroll
   for (int n = 0; n < N; ++n) {
-    if (first + n * apart < cols) load8(weight + first + n * apart, w[n]);
+    if (first + n * apart < end) load8(weight + first + n * apart, w[n]);
   }
   for (std::int64_t row = blockIdx.x; row < count; row += gridDim.x) {
     copies_done();
@@ -191,15 +204,15 @@ __global__ void __launch_bounds__(kMostThreadsOfRow, kBlocksOfLongest)
     for (int n = 0; n < N; ++n) {
       const int column = first + n * apart;
       float v[8] = {};
-      if (column < cols) load8_of_row(now, column, v);
+      if (column < end) load8_of_row(now, column, v);
 #pragma unroll
       for (int i = 0; i < 8; ++i) v[i] = num::mul(num::mul(v[i], f), w[n][i]);
       made.of[n] = narrow8(v);
-      if (column < cols && ys.data != nullptr) store8(ys.row(row) + column, made.of[n]);
+      if (column < end && ys.data != nullptr) store8(ys.row(row) + column, made.of[n]);
     }
     if constexpr (K != Kind::none) {
       made.find_most();
-      const Own own{row, first, first < cols};
+      const Own own{row, first, first < end};
       if constexpr (K == Kind::fp8_token) {
         put_token(to, own, made, block_of_warps_max(made.most_number(), maxima));
       } else {
@@ -244,14 +257,22 @@ const char* rms_norm_eights(const Launch& to, const RmsNormArgs& a, const PackAr
   if (cols <= num::kTreeSwitch || cols > kMostColsOfRow) return "a row is no long tree, or too long for shared memory";
   if (const char* why = refuse_eights(rows, cols, pack)) return why;
   if (rows <= 0) return nullptr;
+  const bool token = pack != nullptr && pack->format.kind == Kind::fp8_token;
+  const bool few = rows <= kFewRowsOfNorm && !token;
   with_kind_of(pack, [&](auto kind) {
-    const auto threads = static_cast<unsigned>(max(num::kTreeLong, (cols / (8 * kEightsOfRow) + 31) / 32 * 32)),
-               at_once = static_cast<unsigned>(to.multiprocessors) * (kBlocksOfLongest * kMostThreadsOfRow / threads);
-    const auto blocks = min(static_cast<unsigned>(rows), max(at_once, 1u));
-    rms_by_rows<decltype(kind)::value>
-        <<<blocks, threads, 2 * padded(cols) * sizeof(float), to.stream>>>(
-            to.step, a.x.rows, cols, typed<const float>(a.x), typed<Bf16>(a.y), a.weight,
-            static_cast<float>(1.0 / static_cast<double>(cols)), a.eps, codes_of_8(pack));
+    constexpr Kind K = decltype(kind)::value;
+    const auto lanes = static_cast<unsigned>((cols / (8 * kEightsOfRow) + 31) / 32 * 32);
+    const unsigned threads = few ? num::kTreeLong : max(static_cast<unsigned>(num::kTreeLong), lanes),
+                   fit = kBlocksOfLongest * kMostThreadsOfRow / threads,
+                   staying = max(static_cast<unsigned>(to.multiprocessors) * fit, 1u);
+    const auto all = static_cast<unsigned>(rows),
+               pieces = static_cast<unsigned>((cols + kPieceOfNorm - 1) / kPieceOfNorm);
+    const dim3 grid = few ? dim3(all, pieces) : dim3(min(all, staying));
+    constexpr int kFew = K == Kind::fp8_token ? kEightsOfRow : 1;
+    const auto kernel = few ? rms_by_rows<K, kFew> : rms_by_rows<K, kEightsOfRow>;
+    kernel<<<grid, threads, 2 * padded(cols) * sizeof(float), to.stream>>>(
+        to.step, a.x.rows, cols, typed<const float>(a.x), typed<Bf16>(a.y), a.weight,
+        static_cast<float>(1.0 / static_cast<double>(cols)), a.eps, codes_of_8(pack));
   });
   return nullptr;
 }
