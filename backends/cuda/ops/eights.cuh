@@ -34,8 +34,8 @@ __device__ __forceinline__ Own own_eights(std::int32_t cols) {
   return {blockIdx.y, column, column < cols};
 }
 
-// Few rows take one eight a thread. One eight's values are read before it is known whether the step has them, since its
-// count takes as long to come.
+// Few rows take one eight a thread, and values are read before it is known whether the step has them ("early"), since
+// its count takes as long to come.
 constexpr std::int64_t kFewRowsOfEights = 64;
 
 template <int N>
@@ -96,6 +96,10 @@ inline int eights_a_thread(std::int64_t rows, std::int32_t cols, const PackArgs*
 // Of the two kernels that a kind has; without codes there is but one.
 template <ActivationFormat::Kind K>
 constexpr int kMostEights = K == ActivationFormat::Kind::none ? 1 : 2;
+template <ActivationFormat::Kind K>
+bool is_early(int n, std::int64_t rows) {
+  return n < kMostEights<K> || rows <= kFewRowsOfEights;
+}
 
 // kernel(args...) over rows of `cols` columns, n eights a thread. Null: launched; else why not.
 template <ActivationFormat::Kind K, class... Params, class... Args>

@@ -12,13 +12,13 @@ namespace {
 
 using Kind = ActivationFormat::Kind;
 
-template <Kind K, int N>
+template <Kind K, int N, bool kEarly>
 __global__ void __launch_bounds__(kMostThreadsOfEights)
     swiglu_by_eights(const StepView* step, Rows rows, std::int32_t cols, TypedRows<const Bf16> gates,
                      TypedRows<const Bf16> ups, TypedRows<Bf16> ys, CodesOf8 to) {
   const Own own = own_eights<N>(cols);
   const std::int32_t count = row_count(*step, rows);
-  if (N > 1 && own.row >= count) return;
+  if (!kEarly && own.row >= count) return;
   Eight gate[N] = {}, up[N] = {};
   if (own.exists) {
 #pragma unroll
@@ -35,12 +35,12 @@ __global__ void __launch_bounds__(kMostThreadsOfEights)
   finish_eights<K>(ys, to, own, times_silu(before, gate));
 }
 
-template <Kind K, int N>
+template <Kind K, int N, bool kEarly>
 __global__ void __launch_bounds__(kMostThreadsOfEights)
     quantize_by_eights(const StepView* step, Rows rows, std::int32_t cols, TypedRows<const Bf16> xs, CodesOf8 to) {
   const Own own = own_eights<N>(cols);
   const std::int32_t count = row_count(*step, rows);
-  if (N > 1 && own.row >= count) return;
+  if (!kEarly && own.row >= count) return;
   Eights<N> x{};
   if (own.exists) {
 #pragma unroll
@@ -64,7 +64,8 @@ const char* swiglu_eights(const Launch& to, const SwiGluArgs& a, const PackArgs*
   return with_kind_of(pack, [&](auto kind) {
     constexpr Kind K = decltype(kind)::value;
     const int n = eights_a_thread(rows, cols, pack);
-    const auto kernel = n == 1 ? swiglu_by_eights<K, 1> : swiglu_by_eights<K, kMostEights<K>>;
+    const auto kernel =
+        is_early<K>(n, rows) ? swiglu_by_eights<K, 1, true> : swiglu_by_eights<K, kMostEights<K>, false>;
     return launch_eights<K>(to, rows, cols, n, kernel, to.step, a.gate.rows, cols, typed<const Bf16>(a.gate),
                             typed<const Bf16>(a.up), typed<Bf16>(a.y), codes_of_8(pack));
   });
@@ -83,7 +84,7 @@ const char* quantize_eights(const Launch& to, const QuantizeArgs& a) {
       return nullptr;
     } else {
       const int n = eights_a_thread(rows, cols, &pack);
-      const auto kernel = n == 1 ? quantize_by_eights<K, 1> : quantize_by_eights<K, 2>;
+      const auto kernel = is_early<K>(n, rows) ? quantize_by_eights<K, 1, true> : quantize_by_eights<K, 2, false>;
       return launch_eights<K>(to, rows, cols, n, kernel, to.step, a.x.rows, cols, typed<const Bf16>(a.x),
                               codes_of_8(&pack));
     }

@@ -66,14 +66,14 @@ __device__ __forceinline__ void scale(const Eight (&x)[N], float f, const float 
   }
 }
 
-template <Kind K, int N>
+template <Kind K, int N, bool kEarly>
 __global__ void __launch_bounds__(kMostThreadsOfEights)
     gated_by_eights(const StepView* step, Rows rows, std::int32_t cols, TypedRows<const Bf16> xs,
                     TypedRows<const Bf16> zs, TypedRows<Bf16> ys, const float* weight, float eps, CodesOf8 to) {
   __shared__ __align__(16) unsigned words[kMostThreadsOfEights / 32][32 * N / (kGroup / 8) * kWordsOfGroup];
   const Own own = own_eights<N>(cols);
   const std::int32_t count = row_count(*step, rows);
-  if (N > 1 && own.row >= count) return;
+  if (!kEarly && own.row >= count) return;
   Eight x[N] = {}, z[N] = {};
   float w[N][8];
 #pragma unroll
@@ -238,7 +238,7 @@ const char* gated_rms_norm_eights(const Launch& to, const GatedRmsNormArgs& a, c
   return with_kind_of(pack, [&](auto kind) {
     constexpr Kind K = decltype(kind)::value;
     const int n = eights_a_thread(rows, cols, pack);
-    const auto kernel = n == 1 ? gated_by_eights<K, 1> : gated_by_eights<K, kMostEights<K>>;
+    const auto kernel = is_early<K>(n, rows) ? gated_by_eights<K, 1, true> : gated_by_eights<K, kMostEights<K>, false>;
     return launch_eights<K>(to, rows, cols, n, kernel, to.step, a.x.rows, cols, typed<const Bf16>(a.x),
                             typed<const Bf16>(a.z), typed<Bf16>(a.y), a.weight, a.eps, codes_of_8(pack));
   });
