@@ -284,19 +284,19 @@ TEST_F(CudaEights, SaysWhyItDoesNotServe) {
     const cuda::View v = view(type, stride, cols);
     return cuda::swiglu_eights(launch, {v, v, v}, pack);
   };
-  EXPECT_EQ(swiglu(72, 68, DType::bf16, nullptr), cuda::kNotEights);
-  EXPECT_EQ(swiglu(68, 64, DType::bf16, nullptr), cuda::kNotEights);
-  EXPECT_EQ(swiglu(64, 64, DType::f32, nullptr), cuda::kNotEights);
+  EXPECT_STREQ(swiglu(72, 68, DType::bf16, nullptr), cuda::kNotEights);
+  EXPECT_STREQ(swiglu(68, 64, DType::bf16, nullptr), cuda::kNotEights);
+  EXPECT_STREQ(swiglu(64, 64, DType::f32, nullptr), cuda::kNotEights);
   const cuda::PackArgs fp4{{Kind::nvfp4_static, 1.0f}, view(DType::u8, 20, 36), view(DType::u8, 4, 4)};
-  EXPECT_EQ(swiglu(72, 72, DType::bf16, &fp4), cuda::kNotEights);  // columns come in multiples of 16 there
+  EXPECT_STREQ(swiglu(72, 72, DType::bf16, &fp4), cuda::kNotEights);  // columns come in multiples of 16 there
   const cuda::PackArgs token{{Kind::fp8_token, 0}, view(DType::u8, 40000, 40000), view(DType::f32, 1, 1)};
-  EXPECT_EQ(swiglu(40000, 40000, DType::bf16, &token), cuda::kTooLong);
+  EXPECT_STREQ(swiglu(40000, 40000, DType::bf16, &token), cuda::kTooLong);
   launch.max_rows = cuda::kMostRowsOfGrid + 1;
-  EXPECT_EQ(swiglu(64, 64, DType::bf16, nullptr), cuda::kTooManyRows);
+  EXPECT_STREQ(swiglu(64, 64, DType::bf16, nullptr), cuda::kTooManyRows);
   launch.max_rows = 4;
   const cuda::View h = view(DType::bf16, 5120, 5120), f = view(DType::f32, 5120, 5120);
-  EXPECT_EQ(cuda::rms_norm_eights(launch, {h, weight, 1e-6f, h}, nullptr), cuda::kNotEights);
-  EXPECT_EQ(cuda::rms_norm_eights(launch, {f, weight + 1, 1e-6f, h}, nullptr), cuda::kNotEights);
+  EXPECT_STREQ(cuda::rms_norm_eights(launch, {h, weight, 1e-6f, h}, nullptr), cuda::kNotEights);
+  EXPECT_STREQ(cuda::rms_norm_eights(launch, {f, weight + 1, 1e-6f, h}, nullptr), cuda::kNotEights);
   const cuda::View short_f = view(DType::f32, 512, 512), short_h = view(DType::bf16, 512, 512);
   EXPECT_TRUE(cuda::rms_norm_eights(launch, {short_f, weight, 1e-6f, short_h}, nullptr) != nullptr);
   EXPECT_TRUE(cuda::gated_rms_norm_eights(launch, {h, h, weight, 64, 1e-6f, h}, nullptr) != nullptr);
