@@ -29,6 +29,10 @@ CHECKS = [
     ("backends/cuda/ops/linear_few.cu", "sm_90a", r"HMMA\.16816"),
     ("backends/cuda/ops/linear_tile.cu", "sm_90a", r"HMMA\.16816"),
     ("backends/cuda/ops/experts.cu", "sm_90a", None),
+    ("backends/cuda/ops/eights_elementwise.cu", "sm_90a", None),
+    ("backends/cuda/ops/eights_norms.cu", "sm_90a", None),
+    ("backends/cuda/ops/eights_elementwise.cu", "sm_120a", None),
+    ("backends/cuda/ops/eights_norms.cu", "sm_120a", None),
     ("backends/cuda/ops/linear_wgmma_nvfp4.cu", "sm_90a", r"HGMMA\.64x|HMMA\.16816"),
     ("backends/cuda/ops/linear_wgmma_fp8.cu", "sm_90a", r"HGMMA\.64x|HMMA\.16816"),
     ("backends/cuda/ops/linear_wgmma_bf16.cu", "sm_90a", r"HGMMA\.64x|HMMA\.16816"),
@@ -48,10 +52,12 @@ CHECKS = [
 # Registers a thread may take, of kernels by their readable names, so that as many blocks fit on a multiprocessor
 # (65,536) as they are made for. linear_fp4: 384 threads, one block or two; with setmaxnreg these are the ones before
 # threads give and take. linear_sm70: tiles of 256 threads one, few rows of 128 threads four (8 rows of x), three (16) or
-# two (32).
+# two (32). eights: four blocks of 256 threads, three of 320 for rms_by_rows.
 BUDGETS = {
     ("linear_fp4.cu", "sm_120a"): [(r"linear_fp4<.*, 1> ?>", 65536 // 384 // 8 * 8), (r"linear_fp4<.*, 2> ?>", 168)],
     ("linear_sm70_tile.cu", "sm_70"): [(r"sm70_tile<", 255)],
+    ("eights_elementwise.cu", "sm_90a"): [(r"_by_eights<", 64)],
+    ("eights_norms.cu", "sm_90a"): [(r"_by_eights<", 64), (r"rms_by_rows<", 64)],
     ("linear_sm70_few.cu", "sm_70"): [(r"sm70_few<.*, 1>", 128), (r"sm70_few<.*, 2>", 168), (r"sm70_few<.*, 4>", 255)],
 }
 # Bytes of stack that are accepted; in an object, which tells no more, anything beyond is taken for spills.

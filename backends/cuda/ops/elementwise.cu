@@ -6,7 +6,7 @@
 
 #include "backends/cuda/device/pairs.cuh"
 #include "backends/cuda/device/wide.cuh"
-#include "backends/cuda/ops/rowwise.h"
+#include "backends/cuda/ops/eights.h"
 
 namespace nibble::cuda {
 namespace {
@@ -90,6 +90,7 @@ void add(const Launch& to, const AddArgs& args) {
 }
 
 void swiglu(const Launch& to, const SwiGluArgs& args) {
+  if (swiglu_eights(to, args, nullptr) == nullptr) return;
   run(to, args.gate, args.up, args.y, args.gate.cols, args.gate.cols, 0, SiluTimes{});
 }
 

@@ -8,7 +8,7 @@
 
 #include "backends/cuda/device/fold.cuh"
 #include "backends/cuda/device/norm.cuh"
-#include "backends/cuda/ops/rowwise.h"
+#include "backends/cuda/ops/eights.h"
 
 namespace nibble::cuda {
 namespace {
@@ -99,6 +99,7 @@ void launch(const Launch& to, const Groups<X, Z, Y>& g) {
 }  // namespace
 
 void rms_norm(const Launch& to, const RmsNormArgs& a) {
+  if (rms_norm_eights(to, a, nullptr) == nullptr) return;
   with_type(a.x.dtype, [&](auto* x) {
     with_type(a.y.dtype, [&](auto* y) {
       using X = std::remove_pointer_t<decltype(x)>;
@@ -119,6 +120,7 @@ void rms_norm(const Launch& to, const RmsNormArgs& a) {
 }
 
 void gated_rms_norm(const Launch& to, const GatedRmsNormArgs& a) {
+  if (gated_rms_norm_eights(to, a, nullptr) == nullptr) return;
   with_type(a.x.dtype, [&](auto* x) {
     with_type(a.z.dtype, [&](auto* z) {
       with_type(a.y.dtype, [&](auto* y) {

@@ -11,7 +11,7 @@
 #include "backends/cuda/device/norm.cuh"
 #include "backends/cuda/device/pack.cuh"
 #include "backends/cuda/device/pairs.cuh"
-#include "backends/cuda/ops/pack.h"
+#include "backends/cuda/ops/eights.h"
 
 namespace nibble::cuda {
 namespace {
@@ -209,6 +209,7 @@ void launch(const Launch& to, const Groups<X, Z, Y>& g, const View& y, const Pac
 }  // namespace
 
 void rms_norm_pack(const Launch& to, const RmsNormArgs& a, const PackArgs& pack) {
+  if (rms_norm_eights(to, a, &pack) == nullptr) return;
   with_type(a.y.dtype, [&](auto* ty) {
     using Y = std::remove_pointer_t<decltype(ty)>;
     launch(to,
@@ -219,6 +220,7 @@ void rms_norm_pack(const Launch& to, const RmsNormArgs& a, const PackArgs& pack)
 }
 
 void gated_rms_norm_pack(const Launch& to, const GatedRmsNormArgs& a, const PackArgs& pack) {
+  if (gated_rms_norm_eights(to, a, &pack) == nullptr) return;
   with_type(a.y.dtype, [&](auto* ty) {
     using T = std::remove_pointer_t<decltype(ty)>;
     launch(to,
@@ -229,6 +231,7 @@ void gated_rms_norm_pack(const Launch& to, const GatedRmsNormArgs& a, const Pack
 }
 
 void swiglu_pack(const Launch& to, const SwiGluArgs& a, const PackArgs& pack) {
+  if (swiglu_eights(to, a, &pack) == nullptr) return;
   const std::int64_t rows = to.max_of(a.gate.rows);
   const std::int32_t cols = a.gate.cols;
   if (rows <= 0 || cols <= 0) return;

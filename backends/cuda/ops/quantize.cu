@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "backends/cuda/device/pack.cuh"
-#include "backends/cuda/ops/rowwise.h"
+#include "backends/cuda/ops/eights.h"
 
 namespace nibble::cuda {
 namespace {
@@ -76,6 +76,7 @@ __global__ void __launch_bounds__(kPieceThreads) fp8_token(Job<X> j) {
 }  // namespace
 
 void quantize(const Launch& to, const QuantizeArgs& a) {
+  if (quantize_eights(to, a) == nullptr) return;
   const std::int64_t rows = to.max_of(a.x.rows), pieces = pieces_of(a.x.cols);
   if (rows <= 0 || pieces <= 0) return;
   const auto blocks = static_cast<unsigned>(rows * pieces);
