@@ -136,7 +136,7 @@ CudaBackend::CudaBackend(const BackendOptions& options)
       throw Error(ErrorCode::invalid_argument, "[cuda] fused-pack: expected off with rows of f16 (" +
                                                    device_.profile + "), found \"on\"");
     }
-    device_.fusions = Fusions::all();
+    device_.fusions = Fusions::packs();
   }
   device_.memory = card.memory;
   device_.free_memory = card.free_memory;

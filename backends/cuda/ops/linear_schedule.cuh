@@ -189,5 +189,9 @@ constexpr int kWgmmaTileCount = sizeof kWgmmaTiles / sizeof kWgmmaTiles[0], kWgm
 cudaError_t start_wgmma_nvfp4(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
 cudaError_t start_wgmma_fp8(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
 cudaError_t start_wgmma_bf16(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
+// The same for images of gate and up; tiles that are chosen.
+cudaError_t start_swiglu_nvfp4(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
+cudaError_t start_swiglu_fp8(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
+cudaError_t start_swiglu_bf16(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
 
 }  // namespace nibble::cuda

@@ -85,6 +85,7 @@ const char* refuse_tile(int tile, const LinearParams& p, std::int64_t rows, int 
   const WgmmaTile& t = kWgmmaTiles[tile];
   const Cut cut(p, rows, multiprocessors);
   if (tile >= kWgmmaTilesChosen && p.weight.format != WeightFormat::nvfp4) return "for nvfp4 alone";
+  if (tile >= kWgmmaTilesChosen && p.weight.gate_up) return "without SwiGLU alone";
   if (t.tokens <= 32 && rows > t.tokens) return "the class has more rows";
   if (t.totals == Totals::memory && cut.scales()) return "totals in memory take no scales of blocks";
   const bool split = t.totals == Totals::none && !cut.one();
@@ -109,8 +110,10 @@ void launch_wgmma(const Launch& to, const LinearParams& l) {
   }
   const WgmmaParams p{l, to.sums, choice.split, choice.units, to.multiprocessors};
   const CUtensorMap map = map_of(l, rows, kWgmmaTiles[choice.tile].tokens);
-  const auto start = l.weight.format == WeightFormat::nvfp4      ? start_wgmma_nvfp4
-                     : l.weight.format == WeightFormat::fp8_e4m3 ? start_wgmma_fp8
+  const bool swiglu = l.weight.gate_up;
+  const auto start = l.weight.format == WeightFormat::nvfp4      ? (swiglu ? start_swiglu_nvfp4 : start_wgmma_nvfp4)
+                     : l.weight.format == WeightFormat::fp8_e4m3 ? (swiglu ? start_swiglu_fp8 : start_wgmma_fp8)
+                     : swiglu                                    ? start_swiglu_bf16
                                                                  : start_wgmma_bf16;
   check(start(to, choice.tile, map, p), "linear");
 }

@@ -42,7 +42,7 @@ struct WgmmaShape {
   static_assert(T == Totals::none || Rows == 128);  // of 128 rows are the scales that enter with a segment
 };
 
-template <WeightFormat F, int Rows, int Tokens, Totals T, int Producers>
+template <WeightFormat F, int Rows, int Tokens, Totals T, int Producers, bool SwiGlu>
 class WgmmaConsumer {
   using S = WgmmaShape<F, Rows, Tokens, T, Producers>;
   static constexpr int kSums = Tokens / 2;
@@ -196,7 +196,12 @@ class WgmmaConsumer {
     const std::int64_t n0 =
         static_cast<std::int64_t>(w.row) * Rows + group_ * kTileRows + warp_ * kUnitRows;
     if (n0 >= l_.weight.padded_rows) return;
-    store_tile(l_, n0, static_cast<std::int64_t>(w.token) * Tokens, rows, lane_, sum_);
+    const std::int64_t token0 = static_cast<std::int64_t>(w.token) * Tokens;
+    if constexpr (SwiGlu) {
+      store_swiglu(l_, n0, token0, rows, lane_, sum_);
+    } else {
+      store_tile(l_, n0, token0, rows, lane_, sum_);
+    }
   }
 
   const LinearParams& l_;
@@ -209,7 +214,8 @@ class WgmmaConsumer {
   std::uint32_t fragments_[4][4];  // of four steps
 };
 
-template <WeightFormat F, int Rows, int Tokens, Totals T, int Producers>
+// SwiGlu: the weight is of gate and up (WeightImage::gate_up).
+template <WeightFormat F, int Rows, int Tokens, Totals T, int Producers, bool SwiGlu>
 __global__ void __launch_bounds__(WgmmaShape<F, Rows, Tokens, T, Producers>::kThreads,
                                   WgmmaShape<F, Rows, Tokens, T, Producers>::kBlocks)
     linear_wgmma(const __grid_constant__ CUtensorMap map, const __grid_constant__ WgmmaParams p) {
@@ -246,7 +252,7 @@ __global__ void __launch_bounds__(WgmmaShape<F, Rows, Tokens, T, Producers>::kTh
     }
   } else {
     take_registers<S::kConsumerRegisters>();
-    WgmmaConsumer<F, Rows, Tokens, T, Producers>(p, ring, group, arrived).run(schedule);
+    WgmmaConsumer<F, Rows, Tokens, T, Producers, SwiGlu>(p, ring, group, arrived).run(schedule);
   }
 #endif
 }
