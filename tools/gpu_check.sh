@@ -142,6 +142,16 @@ for stage in $stages; do
         step parity "fused packs $profile" "$nibble" parity "$data/model/hf-nvfp4-ct" \
           --a "cpu:mirror=$profile,fused-pack=on" --b "cuda:arch-path=$profile,fused-pack=on" --activations declared
       done
+      for profile in sm90 sm120; do
+        for activations in a16 declared; do
+          step parity "fused swiglu $profile $activations" "$nibble" parity "$data/model/hf-nvfp4-ct" \
+            --a "cpu:mirror=$profile" --b "cuda:arch-path=$profile,fused-swiglu=on" --activations $activations
+        done
+      done
+      for checkpoint in mixed/hf-mixed-ct mixed/hf-mixed-modelopt mixed/hf-fp8-block; do
+        step parity "fused swiglu, $checkpoint" "$nibble" parity "$data/$checkpoint" \
+          --a cpu:mirror=sm90 --b cuda:arch-path=sm90,fused-swiglu=on
+      done
       step parity "cuda against float64" "$nibble" parity "$data/model/hf-nvfp4-ct" --a cuda --against-oracle ;;
     bench)
       for device in cuda cuda:graphs=off; do
@@ -151,6 +161,7 @@ for stage in $stages; do
       step bench "27B shapes, 8 layers" "$nibble" bench --synthetic qwen3_5-27b --layers 8 --device cuda -p 2048 \
         -n 32 -b 1,8 -d 0 -r 3 -o md --trace "$out/trace.json"
       step bench "packing behind norms and SwiGLU" "$nibble" bench ops --op pack --device cuda -t 1,8,64,2048 -o md
+      step bench "gate, up and SwiGLU as one" "$nibble" bench ops --op gate-up --device cuda -t 1,8,64,2048 -o md
       step bench "linear beside cuBLAS" "$nibble" bench ops --op linear --device cuda -o md ;;
   esac
 done

@@ -14,7 +14,9 @@ void expect_range(const std::string& what, std::int64_t value, std::int64_t most
                                                std::to_string(most) + ", found " + std::to_string(value));
 }
 
-void check(const LinearBenchOptions& how) {
+// What LinearBenchOptions and GateUpBenchOptions share.
+template <class Options>
+void check_linears(const Options& how) {
   if (how.shapes.empty() || how.formats.empty() || how.rows.empty()) {
     throw Error(ErrorCode::invalid_argument,
                 "[bench ops] expected at least one shape, format and number of rows, found none");
@@ -73,13 +75,26 @@ void check(const PackBenchOptions& how) {
 }  // namespace
 
 LinearBench bench_linear(const Device& on, const LinearBenchOptions& how) {
-  check(how);
+  check_linears(how);
   const BackendEntry& entry = backend_for(on);
   if (entry.bench_linear == nullptr) {
     throw Error(ErrorCode::no_device,
                 "[device] bench ops: expected a CUDA device (cuda, cuda:1), found " + on.text());
   }
   return entry.bench_linear(backend_options(on), how);
+}
+
+GateUpBench bench_gate_up(const Device& on, const GateUpBenchOptions& how) {
+  check_linears(how);
+  for (const LinearShape& s : how.shapes) {
+    if (s.n % 8 == 0) continue;
+    throw Error(ErrorCode::invalid_argument, "[bench ops] shapes: expected N a multiple of 8, found " + std::to_string(s.n));
+  }
+  const BackendEntry& entry = backend_for(on);
+  if (entry.bench_gate_up == nullptr) {
+    throw Error(ErrorCode::no_device, "[device] bench ops: expected a CUDA device (cuda, cuda:1), found " + on.text());
+  }
+  return entry.bench_gate_up(backend_options(on), how);
 }
 
 PackBench bench_pack(const Device& on, const PackBenchOptions& how) {

@@ -6,19 +6,17 @@
 #include <algorithm>
 #include <optional>
 
+#include "backends/cuda/bench/bench_weights.h"
 #include "backends/cuda/bench/cublas_peer.h"
 #include "backends/cuda/bench/launch_timer.h"
 #include "backends/cuda/device_info.h"
-#include "backends/cuda/memory.h"
 #include "backends/cuda/ops/linear.h"
-#include "core/checkpoint/synthetic.h"
 #include "core/numerics/codecs.h"
 
 namespace nibble::cuda {
 namespace {
 
-constexpr std::int64_t kColdRows = 16;  // up to here a step reads weights and does little else
-constexpr std::uint64_t kMostCopies = 1024, kCopyBytes = 1u << 30;
+constexpr std::uint64_t kCopyBytes = 1u << 30;
 constexpr std::int64_t kRoofSize = 8192;  // N, K and T of the product that shows the peer's rate
 constexpr int kFillThreads = 256;
 
@@ -55,20 +53,6 @@ Block allot(std::uint64_t bytes, const std::string& what) {
   }
   std::uint64_t made = 0;
   return Block(Place::device, bytes, what.c_str(), made);
-}
-
-// Where the same image lies `bytes` (a multiple of 256) further on.
-WeightImage moved(WeightImage image, std::uint64_t bytes) {
-  image.codes += bytes;
-  if (image.scales != nullptr) image.scales += bytes;
-  if (image.block != nullptr) image.block += bytes / sizeof(float);
-  if (image.alpha != nullptr) image.alpha += bytes / sizeof(float);
-  return image;
-}
-
-Weight random_weight(const std::string& format, const LinearShape& s) {
-  const char* mix = format == "fp8" ? "mlp-nvfp4-rest-fp8" : format.c_str();
-  return *SyntheticSource(1, synthetic_policy(mix)).make_matrix("bench", s.n, s.k);
 }
 
 class Runner {
@@ -167,10 +151,8 @@ class Runner {
     result_.peer_flops_per_second = std::max(result_.peer_flops_per_second, flops / times.median);
   }
 
-  // Copies of `bytes` between whose uses lies more than four times the L2, where few rows are measured.
-  std::uint64_t copies_of(std::uint64_t bytes) const {
-    return few_ ? std::min(4 * result_.l2_bytes / bytes + 2, kMostCopies) : 1;
-  }
+  // One where no few rows are measured.
+  std::uint64_t copies_of(std::uint64_t bytes) const { return few_ ? cuda::copies_of(bytes, result_.l2_bytes) : 1; }
   bool cold(std::uint64_t copies, std::uint64_t bytes, std::int64_t rows) const {
     return rows <= kColdRows && (copies - 1) * bytes > 4 * result_.l2_bytes;
   }
