@@ -36,9 +36,10 @@ Json::Object fields(const GateUpBenchRow& r) {
 }  // namespace
 
 std::string gate_up_markdown(const GateUpBench& bench) {
-  std::string out = fmt::format("nibble {}: linear layers of gate and up, with SwiGLU behind them, and all three as one\n"
-                                "device: {}, kernels {}, profile {}\n\n",
-                                version(), bench.device, bench.kernels, bench.profile);
+  std::string out = fmt::format(
+      "nibble {}: linear layers of gate and up, with SwiGLU behind them, and all three as one\n"
+      "device: {}, kernels {}, profile {}\n\n",
+      version(), bench.device, bench.kernels, bench.profile);
   Table table({{"weights"}, {"N x K of each"}, {"T", true}, {"linears us", true}, {"three ops us", true},
                {"fused us", true}, {"fused over three", true}, {"L2"}, {"kernel"}});
   for (const GateUpBenchRow& r : bench.rows) {

@@ -95,7 +95,8 @@ std::vector<WeightId> partners(const ModelSpec& spec) {
       if (a == nullptr) continue;
       auto &gate = with.at(static_cast<std::size_t>(a->gate)), &up = with.at(static_cast<std::size_t>(a->up));
       if ((gate != -1 && gate != a->up) || (up != -1 && up != a->up) || a->gate == a->up) {
-        throw Error(ErrorCode::internal, "[cuda] " + p.cls.name() + ": " + op.name + ": its weights are in another pair");
+        throw Error(ErrorCode::internal,
+                    "[cuda] " + p.cls.name() + ": " + op.name + ": a weight of it belongs to another pair");
       }
       gate = up = a->up;
     }

@@ -256,7 +256,9 @@ void expect_pair(const Weight& gate, const Weight& up) {
     refuse(ErrorCode::internal, gate, "expected the shape and formats of " + up.name);
   }
   for (const Weight* w : {&gate, &up}) {
-    if (w->rows % 8 != 0) refuse(ErrorCode::internal, *w, "expected a multiple of 8 rows, found " + std::to_string(w->rows));
+    if (w->rows % 8 != 0) {
+      refuse(ErrorCode::internal, *w, "expected a multiple of 8 rows, found " + std::to_string(w->rows));
+    }
     if (w->scale_layout == ScaleLayout::block128) {
       refuse(ErrorCode::internal, *w, "expected a tensor or row scale, found 128x128 blocks");
     }

@@ -88,7 +88,8 @@ GateUpBench bench_gate_up(const Device& on, const GateUpBenchOptions& how) {
   check_linears(how);
   for (const LinearShape& s : how.shapes) {
     if (s.n % 8 == 0) continue;
-    throw Error(ErrorCode::invalid_argument, "[bench ops] shapes: expected N a multiple of 8, found " + std::to_string(s.n));
+    throw Error(ErrorCode::invalid_argument,
+                "[bench ops] shapes: expected N a multiple of 8, found " + std::to_string(s.n));
   }
   const BackendEntry& entry = backend_for(on);
   if (entry.bench_gate_up == nullptr) {

@@ -174,9 +174,11 @@ bool same_op(const Op& a, const Op& b) {
 }
 
 void expect_ops_one_by_one(const Device& on, const char* why) {
-  for (const auto& [name, fused] : {std::pair("fused-pack", on.fused_pack), std::pair("fused-swiglu", on.fused_swiglu)}) {
+  const auto expect_off = [why](const char* name, const std::optional<bool>& fused) {
     if (fused.value_or(false)) refuse(std::string(name) + ": expected off (" + why + "), found on");
-  }
+  };
+  expect_off("fused-pack", on.fused_pack);
+  expect_off("fused-swiglu", on.fused_swiglu);
 }
 
 std::set<std::string> folded_into(const Program& other, const Program& program) {

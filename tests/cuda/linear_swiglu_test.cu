@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(All, GateUp, testing::ValuesIn(gate_up_combinations()),
 // Both rows of scales, one for each row.
 std::vector<float> row_scales(const Weight& w) {
   if (w.scale_layout == ScaleLayout::row) return w.scales;
-  return std::vector<float>(static_cast<std::size_t>(w.rows), w.scale_layout == ScaleLayout::tensor ? w.scales[0] : 1.0f);
+  return std::vector<float>(static_cast<std::size_t>(w.rows), w.scales.at(0));
 }
 template <class T>
 std::vector<T> in_turns(std::span<const T> gate, std::span<const T> up, std::int64_t half) {
@@ -96,8 +96,8 @@ std::vector<T> in_turns(std::span<const T> gate, std::span<const T> up, std::int
   std::vector<T> all;
   for (std::int64_t n = 0; n < 2 * half && width > 0; ++n) {
     const std::span<const T> from = n / 8 % 2 == 0 ? gate : up;
-    const auto row = from.subspan(static_cast<std::size_t>((n / 16 * 8 + n % 8) * width), static_cast<std::size_t>(width));
-    all.insert(all.end(), row.begin(), row.end());
+    const auto row = from.begin() + (n / 16 * 8 + n % 8) * width;
+    all.insert(all.end(), row, row + width);
   }
   return all;
 }
@@ -196,7 +196,8 @@ TEST_P(GateUp, LinearEqualsThreeOps) {
   for (const std::int64_t n : kInner) {
     for (const std::int64_t t : kRows) {
       const std::int64_t k = kDepth[(index + index / 9) % 3];
-      check(GetParam(), {n, k, t, index % 3 == 2, true, 8 * static_cast<std::int64_t>(index % 2)}, index, ArchPath::sm90);
+      const auto gap = 8 * static_cast<std::int64_t>(index % 2);
+      check(GetParam(), {n, k, t, index % 3 == 2, true, gap}, index, ArchPath::sm90);
       if (HasFatalFailure()) return;
       ++index;
     }

@@ -1,6 +1,7 @@
 // bench_weights.h: random weights for measurements, and copies of their images.
 #pragma once
 
+#include <algorithm>
 #include <string>
 
 #include "backends/cuda/check.h"
@@ -21,8 +22,7 @@ inline Weight random_weight(const std::string& format, const LinearShape& s, con
 
 // Copies of `bytes` between whose uses lies more than four times the L2.
 inline std::uint64_t copies_of(std::uint64_t bytes, std::uint64_t l2_bytes) {
-  const std::uint64_t copies = 4 * l2_bytes / bytes + 2;
-  return copies < kMostCopies ? copies : kMostCopies;
+  return std::min(4 * l2_bytes / bytes + 2, kMostCopies);
 }
 
 // Where the same image lies `bytes` (a multiple of 256) further on.
@@ -37,7 +37,7 @@ inline WeightImage moved(WeightImage image, std::uint64_t bytes) {
 // Memory of a packing for rows of so many columns: at least two groups of 64 rows of bf16.
 struct BenchStaging {
   BenchStaging(std::int64_t cols, cudaStream_t on)
-      : bytes(256 * static_cast<std::uint64_t>(cols) > (64u << 20) ? 256 * static_cast<std::uint64_t>(cols) : 64u << 20),
+      : bytes(std::max<std::uint64_t>(64u << 20, 256 * static_cast<std::uint64_t>(cols))),
         host(Place::pinned, bytes, "packing a weight", made),
         device(Place::device, bytes, "packing a weight", made),
         stream(on) {}

@@ -78,7 +78,8 @@ class Runner {
     const std::uint64_t each = aligned(image_bytes(gate)), both = aligned(gate_up_bytes(gate, up));
     const bool few = *std::min_element(how_.rows.begin(), how_.rows.end()) <= kColdRows;
     const std::uint64_t copies = few ? copies_of(both, l2_bytes_) : 1;
-    const Block apart(Place::device, copies * 2 * each, "weights", made_), one(Place::device, copies * both, "weights", made_);
+    const Block apart(Place::device, copies * 2 * each, "weights", made_),
+        one(Place::device, copies * both, "weights", made_);
     const auto [of_gate, of_up, fused] = pack(gate, up, apart.data(), one.data(), each);
     for (std::uint64_t c = 1; c < copies; ++c) {
       copy(apart, 2 * each, c);

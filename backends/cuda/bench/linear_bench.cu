@@ -249,12 +249,8 @@ class Runner {
 
   WeightImage pack(Weight& w, std::byte* arena) {
     w.materialize(w);
-    // At least two groups of 64 rows of bf16.
-    const std::uint64_t bytes = std::max<std::uint64_t>(64u << 20, 256 * static_cast<std::uint64_t>(w.cols));
-    std::uint64_t made = 0;
-    const Block host(Place::pinned, bytes, "packing a weight", made), device = allot(bytes, "packing");
-    WeightImage image =
-        pack_weight(w, arena, {host.data(), device.data(), bytes, timer_.stream()}, path_);
+    const BenchStaging staging(w.cols, timer_.stream());
+    WeightImage image = pack_weight(w, arena, staging.view(), path_);
     check(cudaStreamSynchronize(timer_.stream()), "packing a weight");
     look_at_packed(image);
     w.codes = w.block_scales = {};

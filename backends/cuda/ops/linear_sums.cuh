@@ -116,7 +116,7 @@ __device__ __forceinline__ void store_swiglu(const LinearParams& l, std::int64_t
     std::uint32_t pair = 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const std::uint32_t one = swiglu_of(scaled<false>(l, sum[j * 4 + i], gate), scaled<false>(l, sum[j * 4 + 2 + i], up));
+      const std::uint32_t one = swiglu_of(num::mul(sum[j * 4 + i], gate), num::mul(sum[j * 4 + 2 + i], up));
       pair |= one << (16 * i);
     }
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(pair) : "r"(pair));
