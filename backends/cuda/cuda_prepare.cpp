@@ -94,7 +94,8 @@ std::vector<WeightId> partners(const ModelSpec& spec) {
       const auto* a = std::get_if<LinearSwiGlu>(&op.args);
       if (a == nullptr) continue;
       auto &gate = with.at(static_cast<std::size_t>(a->gate)), &up = with.at(static_cast<std::size_t>(a->up));
-      if ((gate != -1 && gate != a->up) || (up != -1 && up != a->up) || a->gate == a->up) {
+      const bool fresh = gate == -1 && up == -1, same = gate == a->up && up == a->up;
+      if ((!fresh && !same) || a->gate == a->up) {
         throw Error(ErrorCode::internal,
                     "[cuda] " + p.cls.name() + ": " + op.name + ": a weight of it belongs to another pair");
       }

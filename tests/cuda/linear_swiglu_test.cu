@@ -241,6 +241,19 @@ TEST_P(GateUp, Sm120EqualsThreeOps) {
   for (const std::int64_t t : {1, 17, 129}) check(c, {464, 1040, t, t == 17, true, 3}, index++, ArchPath::sm120);
 }
 
+// Quick enough for tools that make kernels slow.
+TEST(LinearSmallSwiGlu, EqualsThreeOps) {
+  NIBBLE_NEEDS_DEVICE();
+  std::size_t index = 0;
+  for (const Combination& c : gate_up_combinations()) {
+    if (c.layout == ScaleLayout::row) continue;
+    for (const std::int64_t t : {1, 17, 70}) check(c, {24, 144, t, t == 17, true, 0}, index++, ArchPath::sm90);
+    // Two segments: split, or folded, or both where a tile is cut.
+    if (c.kind == Kind::none) check(c, {104, 2064, 33, false, true, 0}, index++, ArchPath::sm90);
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST(GateUpKernels, SayWhyTheyDoNotServe) {
   NIBBLE_NEEDS_DEVICE();
   cuda::Launch to;
