@@ -136,6 +136,8 @@ struct BackendEntry {
   LinearBench (*bench_linear)(const BackendOptions& options, const LinearBenchOptions& how) = nullptr;
   // Measures norms and SwiGLU with the packing behind them.
   PackBench (*bench_pack)(const BackendOptions& options, const PackBenchOptions& how) = nullptr;
+  // Measures GroupedLinear by itself.
+  GroupedBench (*bench_grouped)(const BackendOptions& options, const GroupedBenchOptions& how) = nullptr;
   // Measures the linear layers of gate and up with SwiGLU behind them.
   GateUpBench (*bench_gate_up)(const BackendOptions& options, const GateUpBenchOptions& how) = nullptr;
 };

@@ -10,6 +10,7 @@
 #include "nibble/op_bench.h"
 #include "tools/args.h"
 #include "tools/bench_gate_up_report.h"
+#include "tools/bench_grouped_report.h"
 #include "tools/bench_ops_report.h"
 #include "tools/bench_pack_report.h"
 #include "tools/command.h"
@@ -35,6 +36,12 @@ bytes by a copy on the device, operations by the fastest product of the peer. Ro
 them that quantises what they make, and both fused; on the CPU too, where a mirror's rounding counts as well.
 --formats are of what is made: nvfp4_static, fp8_tensor_static, fp8_token, fp8_token_group128.
 
+--op grouped: the linears of a mixture of experts, beside the plain kernel in the same run. Each token has k experts
+at random, all alike likely; GB/s counts the weights of those that have tokens, x and y. Routes take turns where few
+experts have tokens, so that more than four times the L2 is read between two uses of one ("cold").
+--shapes qwen3_next: 10 of 512 experts, gate and up together (1024x2048, a row of x for each token) and down
+(2048x512, a row for each token and expert).
+
 --op gate-up: the linear layers of an MLP's gate and up by themselves, with SwiGLU behind them, and all three as
 one (cuda:fused-swiglu=on); shapes are of either weight, 27b has 17408x5120.
 
@@ -45,6 +52,7 @@ Examples:
   nibble bench ops --op linear --device cuda
   nibble bench ops --device cuda:1 --shapes 27b-tp2 --formats nvfp4,fp8 -t 1,8,64 -o csv
   nibble bench ops --device cuda --shapes 4096x4096 --formats nvfp4 -t 16 --explain --peer none
+  nibble bench ops --op grouped --device cuda --formats nvfp4 -t 1,8,64,512,2048 --explain
   nibble bench ops --op pack --device cuda --formats nvfp4_static -t 1,2048
   nibble bench ops --op gate-up --device cuda -t 1,8,64,2048)";
 
@@ -98,10 +106,15 @@ std::vector<PackShape> pack_shapes(const std::string& text) {
                                 in_quotes(text)));
 }
 
+std::vector<GroupedShape> grouped_shapes(const std::string& text) {
+  if (text == "qwen3_next") return {{512, 10, 1024, 2048, false}, {512, 10, 2048, 512, true}};
+  throw usage_error(fmt::format("--shapes: expected qwen3_next with --op grouped, found {}", in_quotes(text)));
+}
+
 class BenchOps final : public Command {
  public:
   explicit BenchOps(CLI::App& bench) : Command(bench, "ops", "single ops, linear beside cuBLAS", kFooter) {
-    add_choice(app(), "--op", op_, {"linear", "pack", "gate-up"}, "which op");
+    add_choice(app(), "--op", op_, {"linear", "grouped", "gate-up", "pack"}, "which op");
     not_empty(app().add_option("--device,--backend", on_,
                                "a card: cuda, cuda:1, cuda:arch-path=sm90 (default: the best that is there)"))
         ->type_name("NAME");
@@ -129,6 +142,7 @@ class BenchOps final : public Command {
     }
     if (explain_ && output_ == "csv") throw usage_error("--explain: expected md or json output, found csv");
     if (op_ == "pack") return pack(console);
+    if (op_ == "grouped") return grouped(console);
     if (op_ == "gate-up") return gate_up(console);
     how_.shapes = parse_shapes(shapes_);
     how_.formats = weight_formats();
@@ -150,12 +164,7 @@ class BenchOps final : public Command {
     }
     return all;
   }
-  void expect_none_of_linear() const {
-    for (const char* const of_linear : {"--explain", "--tiles", "--peer"}) {
-      if (app().count(of_linear) == 0) continue;
-      throw usage_error(fmt::format("--op {}: expected no {}, which is of linear", op_, of_linear));
-    }
-  }
+
   // Fills in what all have.
   template <class Options, class Bench>
   Bench measured(Console& console, Options how, Bench (*run)(const Device&, const Options&)) {
@@ -171,16 +180,13 @@ class BenchOps final : public Command {
     if (bench.rows.empty()) throw Interrupted{};
     return bench;
   }
-
-  int pack(Console& console) {
-    expect_none_of_linear();
-    PackBenchOptions how;
-    how.shapes = pack_shapes(shapes_);
-    how.formats = split(app().count("--formats") > 0 ? formats_ : "nvfp4_static,fp8_token");
-    const PackBench bench = measured(console, how, bench_pack);
-    console.out(output_ == "md" ? pack_markdown(bench) : output_ == "csv" ? pack_csv(bench) : pack_json(bench));
-    return bench.complete ? kOk : kInterrupted;
+  void expect_none_of_linear() const {
+    for (const char* const of_linear : {"--explain", "--tiles", "--peer"}) {
+      if (app().count(of_linear) == 0) continue;
+      throw usage_error(fmt::format("--op {}: expected no {}, which is of linear", op_, of_linear));
+    }
   }
+
   int gate_up(Console& console) {
     expect_none_of_linear();
     GateUpBenchOptions how;
@@ -190,6 +196,29 @@ class BenchOps final : public Command {
     console.out(output_ == "md"    ? gate_up_markdown(bench)
                 : output_ == "csv" ? gate_up_csv(bench)
                                    : gate_up_json(bench));
+    return bench.complete ? kOk : kInterrupted;
+  }
+
+  int grouped(Console& console) {
+    GroupedBenchOptions how;
+    how.shapes = grouped_shapes(app().count("--shapes") > 0 ? shapes_ : "qwen3_next");
+    how.formats = weight_formats();
+    how.peer = peer_ == "cublas";
+    how.tiles = how_.tiles;
+    const GroupedBench bench = measured(console, how, bench_grouped);
+    console.out(output_ == "md"    ? grouped_markdown(bench, explain_)
+                : output_ == "csv" ? grouped_csv(bench)
+                                   : grouped_json(bench, explain_));
+    return bench.complete ? kOk : kInterrupted;
+  }
+
+  int pack(Console& console) {
+    expect_none_of_linear();
+    PackBenchOptions how;
+    how.shapes = pack_shapes(shapes_);
+    how.formats = split(app().count("--formats") > 0 ? formats_ : "nvfp4_static,fp8_token");
+    const PackBench bench = measured(console, how, bench_pack);
+    console.out(output_ == "md" ? pack_markdown(bench) : output_ == "csv" ? pack_csv(bench) : pack_json(bench));
     return bench.complete ? kOk : kInterrupted;
   }
 

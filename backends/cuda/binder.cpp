@@ -281,6 +281,7 @@ class Binder : private BinderViews {
     for (std::int32_t e = 1; e < a.experts; ++e) {
       expect(follows(first, weight(a.weights + e), e * args.expert_bytes), "weights",
              "experts of one format and shape, each packed behind the one before");
+      args.linear.weight.plain &= weight(a.weights + e).plain;
     }
     output_ = args.linear.y;
     serves_ = {linear_name("grouped linear ", first, a.x_format), grouped_linear_kernel(bound_.launch, args)};

@@ -33,15 +33,19 @@ EncodeTiled encode_tiled() {
 bool has_tensor_maps() { return encode_tiled() != nullptr; }
 
 CUtensorMap tensor_map(const MappedMatrix& m) {
-  const cuuint64_t size[2] = {static_cast<cuuint64_t>(m.cols), static_cast<cuuint64_t>(m.rows)};
-  const cuuint64_t stride[1] = {static_cast<cuuint64_t>(m.stride)};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(m.box_cols), static_cast<cuuint32_t>(m.box_rows)};
-  const cuuint32_t step[2] = {1, 1};
+  const bool tiles = m.box_tiles > 1;
+  const cuuint64_t size[3] = {static_cast<cuuint64_t>(tiles ? m.box_cols : m.cols), static_cast<cuuint64_t>(m.rows),
+                              static_cast<cuuint64_t>(m.cols / m.box_cols)};
+  const cuuint64_t stride[2] = {static_cast<cuuint64_t>(m.stride),
+                                static_cast<cuuint64_t>(m.box_cols) * static_cast<cuuint64_t>(m.element_bytes)};
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(m.box_cols), static_cast<cuuint32_t>(m.box_rows),
+                             static_cast<cuuint32_t>(m.box_tiles)};
+  const cuuint32_t step[3] = {1, 1, 1};
   CUtensorMap map{};
   const EncodeTiled encode = encode_tiled();
   const CUresult r = encode == nullptr
                          ? CUDA_ERROR_NOT_FOUND
-                         : encode(&map, m.type, 2, const_cast<std::byte*>(m.data), size, stride, box, step,
+                         : encode(&map, m.type, tiles ? 3 : 2, const_cast<std::byte*>(m.data), size, stride, box, step,
                                   CU_TENSOR_MAP_INTERLEAVE_NONE, m.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (r != CUDA_SUCCESS) {

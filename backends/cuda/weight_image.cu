@@ -1,5 +1,5 @@
 // weight_image.cu: checkpoint bytes to a weight image, on the device.
-//   arena  codes | nvfp4 block scales | alpha [padded rows] | block128 scales | a word that is not zero where a
+//   arena  codes | nvfp4 block scales (e5m3: behind each unit's codes) | alpha [padded rows] | block128 scales | a word that is not zero where a
 //   code or block scale is what fast kernels cannot decode, each at a multiple of 256
 //   codes, scales: the order of device/weight_decode.cuh, or of device/weight_f16.cuh for operand f16; rows and
 //   columns padded to 64 with zeros
@@ -311,7 +311,8 @@ WeightImage pack_parts(std::span<const Weight* const> parts, std::byte* arena, c
   auto* const odd = reinterpret_cast<std::uint32_t*>(arena + s.odd_at);
   image.odd = odd;
   cuda_ok(cudaMemsetAsync(odd, 0, sizeof *odd, staging.stream), weight, "clearing");
-  if (nvfp4) image.scales = arena + s.scales_at;
+  const bool together = nvfp4 && image.scale_code == ScaleCode::e5m3;
+  if (nvfp4) image.scales = arena + (together ? static_cast<std::uint64_t>(unit_bytes(weight.format)) : s.scales_at);
   const bool blocks = weight.scale_layout == ScaleLayout::block128;
   if (blocks) image.block = reinterpret_cast<const float*>(arena + s.block_at);
   image.segments = num::linear_segments(weight.rows, weight.cols, blocks);
@@ -339,7 +340,7 @@ WeightImage pack_parts(std::span<const Weight* const> parts, std::byte* arena, c
                 pack<<<grid, 256, 0, staging.stream>>>(
                     Piece{data, first, count, weight.cols, k_tiles, nullptr, odd, image.scale_code, image.order,
                           image.gate_up},
-                    arena, arena + s.scales_at);
+                    arena, const_cast<std::byte*>(image.scales));
               });
   }
   if (!by_row) pipe.floats(alpha_of(parts, s.padded_rows, image.scale_code), arena + s.alpha_at);

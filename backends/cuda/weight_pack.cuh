@@ -113,11 +113,11 @@ __global__ __launch_bounds__(128) void pack_codes(Piece p, std::byte* out) {
   constexpr int kWords = unit_bytes(F) / 4;
   const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.y) * kTileRows;
   const std::int64_t k0 = static_cast<std::int64_t>(blockIdx.x) * kTileCols;
-  auto* words = reinterpret_cast<std::uint32_t*>(
-      out + unit_index(p.first + row0, k0, p.k_tiles) * unit_bytes(F));
+  const int stride = code_stride(F, p.scale_code);
+  std::byte* const tile = out + unit_index(p.first + row0, k0, p.k_tiles) * stride;
   for (int i = static_cast<int>(threadIdx.x); i < 4 * kWords; i += 128) {
     const std::uint32_t word = packed_word<F>(p, row0 + i / kWords * kUnitRows, k0, i % kWords);
-    words[i] = word;
+    reinterpret_cast<std::uint32_t*>(tile + i / kWords * stride)[i % kWords] = word;
     if constexpr (F == WeightFormat::fp8_e4m3) note_nan(p, word);
   }
 }
@@ -182,14 +182,16 @@ __global__ __launch_bounds__(256) void pack_scales(Piece p, std::byte* codes, st
   const std::int64_t first = unit_index(p.first + tile_row, static_cast<std::int64_t>(blockIdx.x) * kTileCols, p.k_tiles);
   if (p.scale_code == ScaleCode::e4m3) {
     const std::int64_t n = p.first + row, k = block * 16;
-    out[p.order == CodeOrder::k64 ? scale_at_k64(n, k, p.k_tiles) : scale_at(n, k, p.k_tiles)] = scale;
+    out[p.order == CodeOrder::k64 ? scale_at_k64(n, k, p.k_tiles) : scale_at(n, k, p.k_tiles, p.scale_code)] = scale;
     return;
   }
   tile[i] = static_cast<std::uint8_t>(scale);
   __syncthreads();
   const int pair = i % 2, lane = i / 2 % 32;
-  const std::uint8_t* const own = tile + i / 64 * kUnitScaleBytes + lane / 4 * 8 + pair * 4;
-  auto* const words = reinterpret_cast<std::uint32_t*>(codes + first * unit_bytes(WeightFormat::nvfp4)) + i * 2;
+  const int in_unit = lane / 4 * 8 + pair * 4;
+  const std::uint8_t* const own = tile + i / 64 * kUnitScaleBytes + in_unit;
+  const std::int64_t unit_at = (first + i / 64) * scale_stride(ScaleCode::e5m3);
+  auto* const words = reinterpret_cast<std::uint32_t*>(codes + unit_at) + i % 64 * 2;
   std::uint32_t two[2] = {taken_over(words[0], own[0], own[1]), taken_over(words[1], own[2], own[3])};
   arrange(two);
   words[0] = two[0];
@@ -197,7 +199,7 @@ __global__ __launch_bounds__(256) void pack_scales(Piece p, std::byte* codes, st
   if (lane % 4 != 0) return;
   std::uint8_t coded[4];
   for (int j = 0; j < 4; ++j) coded[j] = static_cast<std::uint8_t>(e5m3_of(own[j]));
-  *reinterpret_cast<std::uint32_t*>(out + first * kUnitScaleBytes + (own - tile)) = arranged_scales(coded);
+  *reinterpret_cast<std::uint32_t*>(out + unit_at + in_unit) = arranged_scales(coded);
 }
 
 // The same in the order of weight_f16.cuh. A thread's two words are its own.

@@ -2,6 +2,7 @@
 
 #include "core/api/loader.h"
 #include "core/checkpoint/activation_kind.h"
+#include "core/ops/expert_limits.h"
 
 namespace nibble {
 namespace {
@@ -14,9 +15,22 @@ void expect_range(const std::string& what, std::int64_t value, std::int64_t most
                                                std::to_string(most) + ", found " + std::to_string(value));
 }
 
-// What LinearBenchOptions and GateUpBenchOptions share.
+void check_format(const std::string& format, std::int64_t n, std::int64_t k) {
+  if (format != "nvfp4" && format != "fp8" && format != "bf16") {
+    throw Error(ErrorCode::invalid_argument,
+                "[bench ops] formats: expected nvfp4, fp8 or bf16, found \"" + format + "\"");
+  }
+  expect_range("N", n, kMostSize);
+  expect_range("K", k, kMostSize);
+  if (format == "nvfp4" && k % 16 != 0) {
+    throw Error(ErrorCode::invalid_argument, "[bench ops] shapes: expected K a multiple of 16 for nvfp4, found " +
+                                                 std::to_string(n) + "x" + std::to_string(k));
+  }
+}
+
+// What every bench of linear layers asks for.
 template <class Options>
-void check_linears(const Options& how) {
+void check_linear(const Options& how) {
   if (how.shapes.empty() || how.formats.empty() || how.rows.empty()) {
     throw Error(ErrorCode::invalid_argument,
                 "[bench ops] expected at least one shape, format and number of rows, found none");
@@ -24,19 +38,7 @@ void check_linears(const Options& how) {
   expect_range("repetitions", how.repetitions, 10000);
   for (const std::int64_t rows : how.rows) expect_range("rows", rows, limits::step_tokens);
   for (const std::string& format : how.formats) {
-    if (format != "nvfp4" && format != "fp8" && format != "bf16") {
-      throw Error(ErrorCode::invalid_argument,
-                  "[bench ops] formats: expected nvfp4, fp8 or bf16, found \"" + format + "\"");
-    }
-    for (const LinearShape& s : how.shapes) {
-      expect_range("N", s.n, kMostSize);
-      expect_range("K", s.k, kMostSize);
-      if (format == "nvfp4" && s.k % 16 != 0) {
-        throw Error(ErrorCode::invalid_argument,
-                    "[bench ops] shapes: expected K a multiple of 16 for nvfp4, found " +
-                        std::to_string(s.n) + "x" + std::to_string(s.k));
-      }
-    }
+    for (const auto& s : how.shapes) check_format(format, s.n, s.k);
   }
 }
 
@@ -75,7 +77,7 @@ void check(const PackBenchOptions& how) {
 }  // namespace
 
 LinearBench bench_linear(const Device& on, const LinearBenchOptions& how) {
-  check_linears(how);
+  check_linear(how);
   const BackendEntry& entry = backend_for(on);
   if (entry.bench_linear == nullptr) {
     throw Error(ErrorCode::no_device,
@@ -84,8 +86,22 @@ LinearBench bench_linear(const Device& on, const LinearBenchOptions& how) {
   return entry.bench_linear(backend_options(on), how);
 }
 
+GroupedBench bench_grouped(const Device& on, const GroupedBenchOptions& how) {
+  check_linear(how);
+  for (const GroupedShape& s : how.shapes) {
+    expect_range("experts", s.experts, kMostExperts);
+    expect_range("experts of a token", s.per_token, s.experts);
+  }
+  const BackendEntry& entry = backend_for(on);
+  if (entry.bench_grouped == nullptr) {
+    throw Error(ErrorCode::no_device,
+                "[device] bench ops: expected a CUDA device (cuda, cuda:1), found " + on.text());
+  }
+  return entry.bench_grouped(backend_options(on), how);
+}
+
 GateUpBench bench_gate_up(const Device& on, const GateUpBenchOptions& how) {
-  check_linears(how);
+  check_linear(how);
   for (const LinearShape& s : how.shapes) {
     if (s.n % 8 == 0) continue;
     throw Error(ErrorCode::invalid_argument,
@@ -93,7 +109,8 @@ GateUpBench bench_gate_up(const Device& on, const GateUpBenchOptions& how) {
   }
   const BackendEntry& entry = backend_for(on);
   if (entry.bench_gate_up == nullptr) {
-    throw Error(ErrorCode::no_device, "[device] bench ops: expected a CUDA device (cuda, cuda:1), found " + on.text());
+    throw Error(ErrorCode::no_device,
+                "[device] bench ops: expected a CUDA device (cuda, cuda:1), found " + on.text());
   }
   return entry.bench_gate_up(backend_options(on), how);
 }

@@ -72,6 +72,44 @@ inline std::vector<GroupedCase> grouped_cases_of(const Combination& c) {
   return all;
 }
 
+// What kernels with tiles of 8 to 128 rows are tried on, with unquantised x: 40 for each combination. New ones go to the
+// end.
+inline std::vector<GroupedCase> grouped_tile_cases_of(const Combination& c) {
+  struct Routes {
+    std::int32_t experts, per_token;
+    std::int64_t t;
+    Spread spread;
+  };
+  constexpr Routes kRoutes[] = {
+      {1, 1, 1, Spread::any},    {1, 1, 300, Spread::any},  {2, 1, 2048, Spread::one},  {8, 2, 2048, Spread::any},
+      {8, 2, 512, Spread::few},  {4, 4, 129, Spread::any},  {16, 2, 257, Spread::ends}, {64, 8, 64, Spread::any},
+      {64, 6, 200, Spread::few}, {512, 10, 1, Spread::any}, {512, 10, 8, Spread::any},  {512, 10, 64, Spread::any},
+      {512, 8, 200, Spread::any}, {128, 8, 17, Spread::even}, {3, 1, 65, Spread::one},  {33, 1, 40, Spread::ends},
+      {7, 2, 333, Spread::even}, {256, 8, 5, Spread::any},  {1024, 4, 9, Spread::any},  {60, 4, 0, Spread::any}};
+  struct Shape {
+    std::int64_t n, k, odd_k;
+  };
+  // Tails of tiles of 128 and 64 rows and of 64 columns, one segment and more, with odd counts of k tiles.
+  constexpr Shape kShapes[] = {{464, 1856, 1851}, {130, 2880, 2877}, {1856, 464, 457}, {200, 2064, 2051},
+                               {77, 96, 90},      {256, 1024, 1024}, {129, 64, 64}};
+  constexpr Shape kSmall[] = {{144, 208, 203}, {33, 96, 77}, {65, 48, 51}};
+  std::vector<GroupedCase> all;
+  std::size_t turn = static_cast<std::size_t>(c.format) + static_cast<std::size_t>(c.layout);
+  for (const bool by_place : {false, true}) {
+    for (const Routes& r : kRoutes) {
+      const std::size_t i = all.size();
+      const Shape& s = r.experts >= 60 ? kSmall[turn % 3] : kShapes[turn % 7];
+      ++turn;
+      const std::int64_t rows = by_place ? r.t * r.per_token : r.t;
+      const std::int64_t k = c.format == WeightFormat::nvfp4 || i % 3 != 0 ? s.k : s.odd_k;
+      // Rows of x start at multiples of 16 bytes.
+      const std::int64_t gap = (8 - k % 8) % 8 + 8 * static_cast<std::int64_t>(i % 2);
+      all.push_back({r.experts, r.per_token, r.t, r.spread, by_place, {s.n, k, rows, i % 7 == 4, i % 4 < 2, gap}});
+    }
+  }
+  return all;
+}
+
 // [t, experts]: the wanted experts stand far above the others, in an order that differs from token to token.
 inline std::vector<float> grouped_logits(const GroupedCase& g, std::uint64_t seed) {
   Hash random{seed};

@@ -94,7 +94,6 @@ TEST(Linear, TilesSayWhyTheyDoNotServe) {
     return std::string("no such tile");
   };
   EXPECT_EQ(refusal("128x16"), "the class has more rows");
-  EXPECT_EQ(refusal("256x64, two producers"), "for nvfp4 alone");
   EXPECT_EQ(refusal("128x64"), "");
   EXPECT_EQ(refusal("128x256, totals in memory"), "");
   const auto choices = cuda::linear_choices(to, args);

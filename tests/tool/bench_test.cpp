@@ -132,6 +132,10 @@ TEST(BenchOps, WithoutACardSaysSo) {
   EXPECT_EQ(named.out, "");
   EXPECT_TRUE(named.err.starts_with("nibble: [cuda] ")) << named.err;
   EXPECT_EQ(std::count(named.err.begin(), named.err.end(), '\n'), 1) << named.err;
+  const ToolRun grouped =
+      run_tool({"bench", "ops", "--op", "grouped", "--device", "cpu"}, {.environment = {"CUDA_VISIBLE_DEVICES="}});
+  EXPECT_EQ(grouped.code, 2) << grouped.err;
+  EXPECT_NE(grouped.err.find("bench ops: expected a CUDA device"), std::string::npos) << grouped.err;
   // What is best there is the processor: it is not taken silently.
   const ToolRun best = run_tool({"bench", "ops"}, {.environment = {"CUDA_VISIBLE_DEVICES="}});
   EXPECT_EQ(best.code, 2) << best.err;

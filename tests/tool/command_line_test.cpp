@@ -193,6 +193,8 @@ TEST(CommandLine, WrongOnesSayWhatWasExpectedAndFound) {
        "found \"nvfp4,int4\""},
       {{"bench", "ops", "-t", "1,0"}, "--tokens: expected whole numbers from 1", "found \"1,0\""},
       {{"bench", "ops", "-t", "many"}, "--tokens: expected whole numbers from 1", "found \"many\""},
+      {{"bench", "ops", "--op", "grouped", "--shapes", "64x64"}, "--shapes: expected qwen3_next", "found \"64x64\""},
+      {{"bench", "ops", "--op", "grouped", "--formats", "f16"}, "--formats: expected nvfp4, fp8 or bf16", "found \"f16\""},
       {{"bench", "ops", "--op", "gate-up", "--tiles"}, "--op gate-up: expected no --tiles", "which is of linear"},
       {{"bench", "ops", "--op", "gate-up", "--formats", "f16"}, "--formats: expected nvfp4, fp8 or bf16", "found \"f16\""},
       {{"bench", "ops", "--op", "gate-up", "--shapes", "12x16", "--device", "cpu"}, "expected N a multiple of 8", "found 12"},

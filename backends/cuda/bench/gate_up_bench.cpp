@@ -1,18 +1,19 @@
 #include "backends/cuda/bench/gate_up_bench.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "backends/cuda/arch_path.h"
-#include "backends/cuda/bench/bench_weights.h"
-#include "backends/cuda/bench/launch_timer.h"
+#include "backends/cuda/bench/bench_data.h"
+#include "backends/cuda/check.h"
 #include "backends/cuda/device_info.h"
 #include "backends/cuda/ops/linear.h"
 #include "backends/cuda/ops/rowwise.h"
-#include "core/numerics/codecs.h"
 
 namespace nibble::cuda {
 namespace {
+
+constexpr std::int64_t kColdRows = 16;  // up to here a step reads weights and does little else
+constexpr std::uint64_t kMostCopies = 1024;
 
 struct Stopped {};  // by on_progress
 
@@ -32,9 +33,9 @@ class Runner {
     result_.device = card_.name;
     result_.kernels = architecture_of(card_.major, card_.minor);
     result_.profile = arch_path_name(path_);
-    step_ = Block(Place::device, sizeof(StepView), "a step", made_);
+    step_ = allot(sizeof(StepView), "a step");
     if (const std::uint64_t bytes = linear_sums_bytes(path_, card_.multiprocessors); bytes > 0) {
-      sums_ = Block(Place::device, bytes, "partial sums", made_);
+      sums_ = allot(bytes, "partial sums");
       check(cudaMemsetAsync(sums_.data(), 0, sums_.bytes(), timer_.stream()), "clearing partial sums");
     }
   }
@@ -57,39 +58,25 @@ class Runner {
     if (how_.on_progress && !how_.on_progress(what_, part)) throw Stopped{};
   }
 
-  // Waves of every size, bf16.
-  Block inputs(std::int64_t count) {
-    std::vector<std::uint16_t> host(static_cast<std::size_t>(count));
-    for (std::size_t i = 0; i < host.size(); ++i) {
-      constexpr std::size_t kPeriod = 1 << 16;
-      host[i] = i >= kPeriod ? host[i - kPeriod]
-                             : num::float_to_bf16(std::sin(0.37f * static_cast<float>(i % 8191)) *
-                                                  std::cos(0.011f * static_cast<float>(i % 4093)));
-    }
-    Block block(Place::device, host.size() * 2, "inputs", made_);
-    check(cudaMemcpy(block.data(), host.data(), host.size() * 2, cudaMemcpyHostToDevice), "sending inputs");
-    return block;
-  }
-
   void measure(const LinearShape& s, const std::string& format) {
     what_ = format + " " + std::to_string(s.n) + "x" + std::to_string(s.k) + ", weights";
     go_on();
-    Weight gate = random_weight(format, s, "gate"), up = random_weight(format, s, "up");
+    Weight gate = random_weight(format, s), up = random_weight(format, s);
     const std::uint64_t each = aligned(image_bytes(gate)), both = aligned(gate_up_bytes(gate, up));
     const bool few = *std::min_element(how_.rows.begin(), how_.rows.end()) <= kColdRows;
-    const std::uint64_t copies = few ? copies_of(both, l2_bytes_) : 1;
-    const Block apart(Place::device, copies * 2 * each, "weights", made_),
-        one(Place::device, copies * both, "weights", made_);
-    const auto [of_gate, of_up, fused] = pack(gate, up, apart.data(), one.data(), each);
+    const std::uint64_t copies = few ? std::min(4 * l2_bytes_ / both + 2, kMostCopies) : 1;
+    const Block apart = allot(copies * 2 * each, what_), one = allot(copies * both, what_);
+    const WeightImage of_gate = pack_random(gate, apart.data(), path_, timer_.stream()),
+                      of_up = pack_random(up, apart.data() + each, path_, timer_.stream()),
+                      fused = pack_random_gate_up(gate, up, one.data(), path_, timer_.stream());
     for (std::uint64_t c = 1; c < copies; ++c) {
       copy(apart, 2 * each, c);
       copy(one, both, c);
     }
     const std::int64_t most = *std::max_element(how_.rows.begin(), how_.rows.end());
-    const Block x = inputs(most * s.k);
-    const auto outputs = static_cast<std::uint64_t>(most * s.n) * 2;
-    const Block g(Place::device, outputs, "gate", made_), u(Place::device, outputs, "up", made_),
-        y(Place::device, outputs, "y", made_);
+    const auto inputs = static_cast<std::uint64_t>(most * s.k), outputs = static_cast<std::uint64_t>(most * s.n) * 2;
+    const Block x = allot(2 * inputs, "x"), g = allot(outputs, "gate"), u = allot(outputs, "up"), y = allot(outputs, "y");
+    fill_random(timer_.stream(), card_.multiprocessors, x, inputs, 4, 1, false);
     for (const std::int64_t rows : how_.rows) {
       what_ = format + " " + std::to_string(s.n) + "x" + std::to_string(s.k) + ", T " + std::to_string(rows);
       Launch to = timer_.launch(rows, step_.data(), card_.multiprocessors);
@@ -121,19 +108,6 @@ class Runner {
     }
   }
 
-  struct Images {
-    WeightImage gate, up, both;
-  };
-  Images pack(Weight& gate, Weight& up, std::byte* apart, std::byte* one, std::uint64_t each) const {
-    gate.materialize(gate);
-    up.materialize(up);
-    const BenchStaging staging(gate.cols, timer_.stream());
-    Images images{pack_weight(gate, apart, staging.view(), path_), pack_weight(up, apart + each, staging.view(), path_),
-                  pack_gate_up(gate, up, one, staging.view(), path_)};
-    check(cudaStreamSynchronize(timer_.stream()), "packing a weight");
-    for (WeightImage* image : {&images.gate, &images.up, &images.both}) look_at_packed(*image);
-    return images;
-  }
   void copy(const Block& block, std::uint64_t bytes, std::uint64_t to) const {
     check(cudaMemcpyAsync(block.data() + to * bytes, block.data(), bytes, cudaMemcpyDeviceToDevice, timer_.stream()),
           "copying a weight");
@@ -148,7 +122,7 @@ class Runner {
   LaunchTimer timer_;
   GateUpBench result_;
   std::string what_;
-  std::uint64_t made_ = 0, l2_bytes_ = 0;
+  std::uint64_t l2_bytes_ = 0;
   Block step_, sums_;
 };
 

@@ -92,6 +92,47 @@ __device__ __forceinline__ void copy_box(std::uint32_t to, const void* map, int 
 #endif
 }
 
+// Boxes side by side, from tile `tile` of the columns on (MappedMatrix::box_tiles).
+__device__ __forceinline__ void copy_boxes(std::uint32_t to, const void* map, int tile, int row, Barrier done) {
+#if defined(NIBBLE_BULK_COPY)
+  asm volatile(
+      "cp.async.bulk.tensor.3d." NIBBLE_COPY_TO ".global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to), "l"(map), "r"(0), "r"(row), "r"(tile), "r"(done.at)
+      : "memory");
+#endif
+}
+
+// 16 bytes by this thread, both ends aligned to 16; of the second form `bytes` are read and the others are zero. Those
+// that were begun since the last commit are a group, and groups end in order.
+__device__ __forceinline__ void copy_16(std::uint32_t to, const void* from) {
+#if defined(NIBBLE_BULK_COPY)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+#endif
+}
+__device__ __forceinline__ void copy_16(std::uint32_t to, const void* from, std::uint32_t bytes) {
+#if defined(NIBBLE_BULK_COPY)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+#endif
+}
+__device__ __forceinline__ void copies_commit() {
+#if defined(NIBBLE_BULK_COPY)
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// Until at most `Pending` groups of this thread are on their way.
+template <int Pending>
+__device__ __forceinline__ void copies_wait() {
+#if defined(NIBBLE_BULK_COPY)
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+#endif
+}
+// What this thread wrote to shared memory becomes visible to wgmma.
+__device__ __forceinline__ void fence_shared_writes() {
+#if defined(NIBBLE_BULK_COPY)
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
 // Four 8 x 8 matrices of 16-bit elements; lanes 8 i .. 8 i + 7 give the rows of the i-th.
 __device__ __forceinline__ uint4 load_matrices(std::uint32_t row) {
   uint4 v{};

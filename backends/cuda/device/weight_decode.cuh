@@ -8,10 +8,10 @@
 //   bf16   [s 4][lane 32][a 0..3] pairs
 //   nvfp4 for the FP4 unit (CodeOrder::k64)  [lane 32][a 0..3] words of one m16n8k64, as mma_fp4.cuh has them
 // (Images of f16 operands: weight_f16.cuh.)
-// nvfp4 block scales lie in the order of their units: [N / 64][K / 64][4 units][g 8][s 4][rows g, g+8].
+// nvfp4 block scales lie in the order of their units, [g 8][s 4][rows g, g+8] of each, behind all codes.
 //   k64    [row 16][block 4] of a unit: a word is what a row's lane gives to the instruction
 //   e4m3   as in the file, sign and NaN included (sm120)
-//   e5m3   (sm90) without sign and zero, which the codes took over: bits of bf16(scale * 2^119), less 0x7000, over
+//   e5m3   (sm90) each unit's behind its codes, so that one copy brings both; without sign and zero, which the codes took over: bits of bf16(scale * 2^119), less 0x7000, over
 //          16; a NaN stays one. Codes and scales of two k-steps are arranged so that few instructions take them out:
 //          codes   in each half of either word  sign 15, 12, 9 and magnitude 8..6, 5..3, 2..0 of a[0], a[1], a[2];
 //                  of a[3] of both steps (A, B) bits 14, 13, 11, 10 hold A's two upper magnitude bits and B's in the
@@ -35,6 +35,13 @@ NIBBLE_HD constexpr int unit_bytes(WeightFormat f) {
   return kUnitRows * kTileCols * 2 / (f == WeightFormat::nvfp4 ? 4 : f == WeightFormat::fp8_e4m3 ? 2 : 1);
 }
 constexpr int kUnitScaleBytes = kUnitRows * kTileCols / 16;
+// From a unit's codes, or its scales, to the next one's.
+NIBBLE_HD constexpr int code_stride(WeightFormat f, ScaleCode scales) {
+  return unit_bytes(f) + (f == WeightFormat::nvfp4 && scales == ScaleCode::e5m3 ? kUnitScaleBytes : 0);
+}
+NIBBLE_HD constexpr int scale_stride(ScaleCode scales) {
+  return scales == ScaleCode::e5m3 ? code_stride(WeightFormat::nvfp4, scales) : kUnitScaleBytes;
+}
 
 NIBBLE_HD std::int64_t unit_index(std::int64_t n, std::int64_t k, std::int64_t k_tiles) {
   return (n / kTileRows * k_tiles + k / kTileCols) * 4 + n % kTileRows / kUnitRows;
@@ -67,9 +74,8 @@ NIBBLE_HD int nvfp4_k64_at(int row, int col) {
 NIBBLE_HD std::int64_t scale_at_k64(std::int64_t n, std::int64_t k, std::int64_t k_tiles) {
   return unit_index(n, k, k_tiles) * kUnitScaleBytes + n % kUnitRows * 4 + k % kTileCols / 16;
 }
-NIBBLE_HD std::int64_t scale_at(std::int64_t n, std::int64_t k, std::int64_t k_tiles) {
-  return unit_index(n, k, k_tiles) * kUnitScaleBytes + n % 8 * 8 + k % kTileCols / 16 * 2 +
-         n % kUnitRows / 8;
+NIBBLE_HD std::int64_t scale_at(std::int64_t n, std::int64_t k, std::int64_t k_tiles, ScaleCode code) {
+  return unit_index(n, k, k_tiles) * scale_stride(code) + n % 8 * 8 + k % kTileCols / 16 * 2 + n % kUnitRows / 8;
 }
 
 // Words of nibbles of two k-steps, arranged.
@@ -132,12 +138,12 @@ NIBBLE_HD float e5m3_to_unit(std::uint32_t byte) {
 NIBBLE_HD float weight_value(const WeightImage& w, std::int64_t n, std::int64_t k) {
   if (w.values == DType::f16) return weight_f16_value(w, n, k);
   const std::int64_t k_tiles = w.padded_cols / kTileCols;
-  const std::byte* unit = w.codes + unit_index(n, k, k_tiles) * unit_bytes(w.format);
+  const std::byte* unit = w.codes + unit_index(n, k, k_tiles) * code_stride(w.format, w.scale_code);
   const UnitPlace place =
       unit_place(static_cast<int>(n % kUnitRows), static_cast<int>(k % kTileCols));
   if (w.format == WeightFormat::nvfp4 && w.scale_code == ScaleCode::e5m3) {
     const auto* pair = reinterpret_cast<const std::uint32_t*>(unit) + place.lane * 4 + place.step / 2 * 2;
-    const auto* scales = reinterpret_cast<const std::uint32_t*>(w.scales + scale_at(n, k, k_tiles) / 4 * 4);
+    const auto* scales = reinterpret_cast<const std::uint32_t*>(w.scales + scale_at(n, k, k_tiles, w.scale_code) / 4 * 4);
     const int step = place.step % 2;
     return num::mul(num::e2m1_to_float(arranged_code(pair, step, place.reg, place.half)),
                     e5m3_to_unit(arranged_scale(*scales, step, place.reg % 2)));
@@ -146,7 +152,7 @@ NIBBLE_HD float weight_value(const WeightImage& w, std::int64_t n, std::int64_t 
     const bool k64 = w.order == CodeOrder::k64;
     const int at = k64 ? nvfp4_k64_at(static_cast<int>(n % kUnitRows), static_cast<int>(k % kTileCols))
                        : nvfp4_at(place);
-    const std::byte scale = w.scales[k64 ? scale_at_k64(n, k, k_tiles) : scale_at(n, k, k_tiles)];
+    const std::byte scale = w.scales[k64 ? scale_at_k64(n, k, k_tiles) : scale_at(n, k, k_tiles, w.scale_code)];
     const auto two = static_cast<std::uint8_t>(unit[at / 2]);
     const auto code = static_cast<std::uint8_t>(two >> (at % 2 * 4) & 15);
     return num::mul(num::e2m1_to_float(code), num::e4m3_to_float(static_cast<std::uint8_t>(scale)));

@@ -9,7 +9,7 @@
 #include "backends/cuda/device/mma_f16.cuh"
 #include "backends/cuda/device/mma_fp4.cuh"
 #include "backends/cuda/device/sm90.cuh"
-#include "backends/cuda/ops/linear_parts.cuh"
+#include "backends/cuda/ops/linear_schedule.cuh"
 #include "backends/cuda/tensor_map.h"
 #include "nibble/error.h"
 
@@ -36,8 +36,6 @@ cudaFuncAttributes probe() {
   }
   return attributes;
 }
-bool has_wgmma() { return probe().maxThreadsPerBlock == 96; }
-
 void launch_sm90(const Launch& to, const LinearParams& p) {
   if (to.max_of(p.rows) <= kFewRows) {
     launch_few(to, p);
@@ -167,6 +165,7 @@ bool aligned_for(const LinearArgs& a) {
 bool has_m16n8k16() { return native_mma(probe().ptxVersion); }
 bool has_m8n8k4() { return native_m8n8k4(probe().ptxVersion); }
 bool has_fp4() { return probe().maxThreadsPerBlock == 64; }
+bool has_wgmma() { return probe().maxThreadsPerBlock == 96; }
 
 LinearParams linear_params(const Launch& to, const LinearArgs& a) {
   const bool quantised = a.format.kind != ActivationKind::none;

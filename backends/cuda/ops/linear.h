@@ -12,6 +12,8 @@
 
 namespace nibble::cuda {
 
+constexpr int kPlainTile = -2;  // for benches and tests: GroupedLinear without its tuned kernel
+
 struct LinearArgs {
   View x;         // [T, K] bf16, or f16 with exponents (sm70), or codes (u8) of `format`
   View x_scales;  // data null where the format has none
@@ -39,7 +41,7 @@ std::uint64_t linear_sums_bytes(ArchPath path, int multiprocessors);
 
 // Linear with an expert for each row: GroupedLinear's contract.
 struct GroupedLinearArgs {
-  LinearArgs linear;  // weight: of expert 0; x: rows of tokens, or routed ones, as y
+  LinearArgs linear;  // weight: of expert 0, `plain` where all are; x: rows of tokens, or routed ones, as y
   const std::int32_t* order = nullptr;   // [T * k]
   const std::int32_t* starts = nullptr;  // [experts + 1]
   std::int32_t experts = 0;
@@ -47,6 +49,10 @@ struct GroupedLinearArgs {
 };
 void grouped_linear(const Launch& to, const GroupedLinearArgs& args);
 const char* grouped_linear_kernel(const Launch& to, const GroupedLinearArgs& args);
+// As linear_choices() and linear_tiles().
+std::vector<std::pair<std::string, std::string>> grouped_linear_choices(const Launch& to, const GroupedLinearArgs& args);
+int grouped_linear_tile_count();
+std::vector<LinearTile> grouped_linear_tiles(const Launch& to, const GroupedLinearArgs& args);
 
 struct EmbedArgs {
   WeightImage table;

@@ -1,8 +1,8 @@
-// linear_grouped.cu: which kernel of GroupedLinear serves. One launch serves all experts (linear_groups.cuh); the
-// kernels are Linear's, so that a row has the bits of Linear with its expert's weight alone.
+// linear_grouped.cu: which kernel of GroupedLinear serves. One launch serves all experts (linear_group.cuh, or the plain
+// kernels' linear_groups.cuh); products are Linear's, so that a row has the bits of Linear with its expert's weight alone.
 #include <string>
 
-#include "backends/cuda/ops/linear_groups.cuh"
+#include "backends/cuda/ops/linear_group_tiles.cuh"
 #include "core/ops/expert_limits.h"
 #include "nibble/error.h"
 
@@ -59,7 +59,7 @@ struct GroupedKernel {
 // Best first.
 constexpr GroupedKernel kKernels[] = {
     {"mma.m16n8k64 nvfp4, tiled", "mma.m16n8k64 nvfp4, tiled, emulated", refuse_tuned, has_fp4, nullptr},
-    {"wgmma.m64k16", "wgmma.m64k16", refuse_tuned, has_m16n8k16, nullptr},
+    {"wgmma.m64k16, grouped", "wgmma.m64k16, grouped", refuse_group, has_wgmma, launch_group},
     {"mma.m8n8k4", "mma.m8n8k4, emulated", refuse_tuned, has_m8n8k4, nullptr},
     {"mma.m16n8k64 nvfp4, grouped", "mma.m16n8k64 nvfp4, grouped, emulated", refuse_sm120, has_fp4, launch_sm120},
     {"mma.m8n8k4 plain, grouped", "mma.m8n8k4 plain, grouped, emulated", refuse_sm70, has_m8n8k4, launch_sm70},
@@ -76,11 +76,7 @@ const GroupedKernel& kernel_for(const Launch& to, const GroupedLinearArgs& a) {
   throw Error(ErrorCode::internal, "[cuda] grouped linear: no kernel serves: " + refusals);
 }
 
-}  // namespace
-
-void grouped_linear(const Launch& to, const GroupedLinearArgs& a) {
-  const GroupedKernel& kernel = kernel_for(to, a);
-  if (to.max_of(Rows::routed) <= 0) return;
+GroupedParams grouped_params(const Launch& to, const GroupedLinearArgs& a) {
   GroupedParams p;
   static_cast<LinearParams&>(p) = linear_params(to, a.linear);
   p.order = a.order;
@@ -90,12 +86,40 @@ void grouped_linear(const Launch& to, const GroupedLinearArgs& a) {
   p.expert_bytes = a.expert_bytes;
   p.by_place = false;
   p.expert = 0;
-  kernel.launch(to, p);
+  return p;
+}
+
+}  // namespace
+
+void grouped_linear(const Launch& to, const GroupedLinearArgs& a) {
+  const GroupedKernel& kernel = kernel_for(to, a);
+  if (to.max_of(Rows::routed) > 0) kernel.launch(to, grouped_params(to, a));
 }
 
 const char* grouped_linear_kernel(const Launch& to, const GroupedLinearArgs& a) {
   const GroupedKernel& kernel = kernel_for(to, a);
   return kernel.native() ? kernel.name : kernel.emulated;
+}
+
+std::vector<std::pair<std::string, std::string>> grouped_linear_choices(const Launch& to, const GroupedLinearArgs& a) {
+  std::vector<std::pair<std::string, std::string>> all;
+  bool served = false;
+  for (const GroupedKernel& k : kKernels) {
+    const char* const why = k.refusal(to, a);
+    std::string verdict = why != nullptr ? why : served ? "one before it serves" : "served";
+    if (why == nullptr && !served && k.launch == launch_group) verdict += ", " + group_choice(to, grouped_params(to, a));
+    served = served || why == nullptr;
+    all.emplace_back(k.native() ? k.name : k.emulated, std::move(verdict));
+  }
+  return all;
+}
+
+int grouped_linear_tile_count() { return kGroupedTileCount; }
+
+std::vector<LinearTile> grouped_linear_tiles(const Launch& to, const GroupedLinearArgs& a) {
+  GroupedLinearArgs first = a;
+  first.linear.tile = 0;  // whatever is not the tile's matter
+  return refuse_group(to, first) == nullptr ? grouped_tiles(grouped_params(to, a)) : std::vector<LinearTile>{};
 }
 
 }  // namespace nibble::cuda

@@ -113,9 +113,9 @@ struct Unit<WeightFormat::nvfp4> {
   uint4 codes;
   uint2 scales;
   __device__ __forceinline__ void load(const WeightImage& w, std::int64_t unit, int lane) {
-    codes = __ldg(
-        reinterpret_cast<const uint4*>(w.codes + unit * unit_bytes(WeightFormat::nvfp4)) + lane);
-    scales = __ldg(reinterpret_cast<const uint2*>(w.scales + unit * kUnitScaleBytes) + lane / 4);
+    const int stride = code_stride(WeightFormat::nvfp4, w.scale_code);
+    codes = __ldg(reinterpret_cast<const uint4*>(w.codes + unit * stride) + lane);
+    scales = __ldg(reinterpret_cast<const uint2*>(w.scales + unit * scale_stride(w.scale_code)) + lane / 4);
   }
   __device__ __forceinline__ void fragment(const WeightImage& w, int s, std::uint32_t (&a)[4]) const {
     const std::uint32_t first = s < 2 ? codes.x : codes.z, second = s < 2 ? codes.y : codes.w;

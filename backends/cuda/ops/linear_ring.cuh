@@ -1,8 +1,9 @@
 // linear_ring.cuh: the ring of stages in shared memory through which weights and x reach a kernel's consumers.
-//   a stage   up to S::kDeep tiles of 64 columns of K: boxes of x (swizzled), for each of S::kGroups row tiles of 64
-//             codes and block scales. full: one arrival and the bytes; empty: all lanes of all consumers of a stage
-//   S         kDeep, kStages, kTokens, kGroups, and bytes: kTokenBytes, kCodeBytes, kScaleBytes of a k tile, kScalesAt
-//             (codes [group][kDeep], then scales [group][kDeep]), kInputBytes, kWeightBytes of a stage
+//   a stage   up to S::kDeep tiles of 64 columns of K: boxes of x (swizzled), and for each of S::kGroups row tiles of 64
+//             their units. Few large copies: the copy engine takes about 60 ns for each, however short it is. full:
+//             one arrival and the bytes; empty: all lanes of all consumers of a stage
+//   S         kDeep, kStages, kTokens, kGroups, and bytes: kTokenBytes of a k tile of x, kTileBytes of a k tile of a row
+//             tile, kInputBytes, kWeightBytes ([group][kDeep] tiles) of a stage
 #pragma once
 
 #include <cuda.h>
@@ -11,6 +12,12 @@
 #include "backends/cuda/ops/linear_schedule.cuh"
 
 namespace nibble::cuda {
+
+// Whether the warpgroup that produces gives back what the others take: else they wait for registers for ever. A block of
+// a kernel with launch bounds has what ptxas may use, a multiple of 8 for each thread.
+constexpr bool registers_suffice(int threads, int blocks, int producer, int consumer) {
+  return 128 * producer + (threads - 128) * consumer <= 65536 / (threads * blocks) / 8 * 8 * threads;
+}
 
 // Seen by one side.
 struct WgmmaRing {
@@ -36,61 +43,52 @@ struct WgmmaRing {
   }
 };
 
+// The part of a stage at `to` that is weights: `deep` k tiles from k on of tile `row`, of an image whose codes lie there;
+// one thread.
+template <class S>
+__device__ __forceinline__ void fill_weights(const LinearParams& l, const std::byte* codes, int row, int k, int deep,
+                                             std::uint32_t to, Barrier full) {
+  const int last_row_tile = static_cast<int>(l.weight.padded_rows / kTileRows) - 1;
+#pragma unroll
+  for (int g = 0; g < S::kGroups; ++g) {  // past the weight's rows: the last tile again, whose sums nobody reads
+    const int row_tile = min(row * S::kGroups + g, last_row_tile);
+    const std::int64_t tile = static_cast<std::int64_t>(row_tile) * l.k_tiles + k;
+    copy_bytes(to + g * S::kDeep * S::kTileBytes, codes + tile * S::kTileBytes,
+               static_cast<std::uint32_t>(deep * S::kTileBytes), full);
+  }
+}
 // Fills the ring's stage with `deep` k tiles from k on; one thread.
 template <class S>
-__device__ __forceinline__ void fill(const CUtensorMap& map, const LinearParams& l, const WgmmaWork& w, int k, int deep,
+__device__ __forceinline__ void fill(const CUtensorMap& map, const WgmmaParams& p, const WgmmaWork& w, int k, int deep,
                                      const WgmmaRing& ring) {
-  const int last_row_tile = static_cast<int>(l.weight.padded_rows / kTileRows) - 1;
+  const LinearParams& l = p.linear;
   ring.empty(ring.stage).wait(ring.parity ^ 1);
   const Barrier full = ring.full();
-  full.arrive_expecting(static_cast<std::uint32_t>(deep * ((S::kInputBytes + S::kWeightBytes) / S::kDeep)));
+  const bool at_once = S::kDeep > 1 && p.side_by_side;  // k tiles that are not asked for too
+  full.arrive_expecting(static_cast<std::uint32_t>((at_once ? S::kInputBytes : deep * S::kTokenBytes) +
+                                                   deep * S::kGroups * S::kTileBytes));
   const auto stage = static_cast<std::uint32_t>(ring.stage);
-  const std::uint32_t to = ring.start + S::kStages * S::kInputBytes + stage * S::kWeightBytes;
-#pragma unroll(S::kGroups == 2 ? 2 : 1)  // a producer's registers are few
-  for (int g = 0; g < S::kGroups; ++g) {  // past the weight's rows: the last tile again, whose sums nobody reads
-    const int row_tile = min(w.row * S::kGroups + g, last_row_tile);
-    const std::int64_t tile = static_cast<std::int64_t>(row_tile) * l.k_tiles + k;
-    copy_bytes(to + g * S::kDeep * S::kCodeBytes, l.weight.codes + tile * S::kCodeBytes,
-               static_cast<std::uint32_t>(deep * S::kCodeBytes), full);
-    if constexpr (S::kScaleBytes > 0) {
-      copy_bytes(to + S::kScalesAt + g * S::kDeep * S::kScaleBytes, l.weight.scales + tile * S::kScaleBytes,
-                 static_cast<std::uint32_t>(deep * S::kScaleBytes), full);
-    }
-  }
+  fill_weights<S>(l, l.weight.codes, w.row, k, deep, ring.start + S::kStages * S::kInputBytes + stage * S::kWeightBytes,
+                  full);
+  const std::uint32_t x = ring.start + stage * S::kInputBytes;
+  if (at_once) return copy_boxes(x, &map, k, w.token * S::kTokens, full);
 #pragma unroll
   for (int t = 0; t < S::kDeep; ++t) {
-    if (t < deep) {
-      copy_box(ring.start + stage * S::kInputBytes + t * S::kTokenBytes, &map, (k + t) * kTileCols,
-               w.token * S::kTokens, full);
-    }
+    if (t < deep) copy_box(x + t * S::kTokenBytes, &map, (k + t) * kTileCols, w.token * S::kTokens, full);
   }
 }
 // A unit's stages. `segments`: none reaches into the next segment.
 template <class S>
-__device__ __forceinline__ void produce(const CUtensorMap& map, const LinearParams& l, const WgmmaWork& w, bool segments,
+__device__ __forceinline__ void produce(const CUtensorMap& map, const WgmmaParams& p, const WgmmaWork& w, bool segments,
                                         WgmmaRing& ring) {
 #pragma unroll 1
   for (int k = w.first; k < w.last;) {
     int deep = min(S::kDeep, w.last - k);
-    if (segments) deep = min(deep, l.segment_tiles - k % l.segment_tiles);
-    fill<S>(map, l, w, k, deep, ring);
+    if (segments) deep = min(deep, p.linear.segment_tiles - k % p.linear.segment_tiles);
+    fill<S>(map, p, w, k, deep, ring);
     ring.next();
     k += deep;
   }
-}
-// Every second of them, for kernels with stages of one k tile: `ahead` is how far the next of one's own is beyond the
-// unit's first.
-template <class S>
-__device__ __forceinline__ void produce_every_second(const CUtensorMap& map, const LinearParams& l, const WgmmaWork& w,
-                                                     int& ahead, WgmmaRing& ring) {
-  static_assert(S::kDeep == 1);
-  int k = w.first + ahead;
-#pragma unroll 1
-  for (; k < w.last; k += 2) {
-    fill<S>(map, l, w, k, 1, ring);
-    ring.skip(2);
-  }
-  ahead = k - w.last;
 }
 
 }  // namespace nibble::cuda

@@ -23,6 +23,7 @@ struct WgmmaParams {
   LinearParams linear;
   std::byte* sums;
   bool split;  // a unit is a segment
+  bool side_by_side;  // the map of x has a stage's k tiles in one box
   std::int64_t units;  // of a step that has all rows of its class
   int multiprocessors;
 };
@@ -157,41 +158,37 @@ class StreamSchedule : public UnitSchedule {
 
 // A kernel of linear_stream.cuh (32 rows of x and fewer) or linear_wgmma.cuh. All give the same bits.
 struct WgmmaTile {
-  int rows, tokens;  // of the weight, of x
+  int tokens;  // rows of x; of the weight 128
   Totals totals;
-  int producers = 1;    // warps that bring stages
-  bool relays = false;  // two warps take turns at a chain (linear_stream.cuh)
-  const char* name = "";
+  bool relays;  // two warps take turns at a chain (linear_stream.cuh)
+  const char* name;
 };
 constexpr WgmmaTile kWgmmaTiles[] = {
-    {128, 8, Totals::none, 1, true, "128x8"},
-    {128, 8, Totals::registers, 1, false, "128x8, totals in registers"},
-    {128, 16, Totals::none, 1, true, "128x16"},
-    {128, 16, Totals::registers, 1, false, "128x16, totals in registers"},
-    {128, 32, Totals::none, 1, true, "128x32"},
-    {128, 32, Totals::registers, 1, false, "128x32, totals in registers"},
-    {128, 64, Totals::none, 1, false, "128x64"},
-    {128, 64, Totals::registers, 1, false, "128x64, totals in registers"},
-    {128, 128, Totals::registers, 1, false, "128x128, totals in registers"},
-    {128, 256, Totals::none, 1, false, "128x256"},
-    {128, 256, Totals::memory, 1, false, "128x256, totals in memory"},
-    // Never chosen yet; for nvfp4 alone.
-    {128, 32, Totals::none, 1, false, "128x32, one warp a chain"},
-    {128, 64, Totals::none, 2, false, "128x64, two producers"},
-    {128, 128, Totals::none, 2, false, "128x128, two producers"},
-    {256, 64, Totals::none, 2, false, "256x64, two producers"},
-    {256, 128, Totals::none, 2, false, "256x128, two producers"},
+    {8, Totals::none, true, "128x8"},
+    {8, Totals::registers, false, "128x8, totals in registers"},
+    {16, Totals::none, true, "128x16"},
+    {16, Totals::registers, false, "128x16, totals in registers"},
+    {32, Totals::none, true, "128x32"},
+    {32, Totals::none, false, "128x32, one warp a chain"},
+    {32, Totals::registers, false, "128x32, totals in registers"},
+    {64, Totals::none, false, "128x64"},
+    {64, Totals::registers, false, "128x64, totals in registers"},
+    {128, Totals::registers, false, "128x128, totals in registers"},
+    {256, Totals::none, false, "128x256"},
+    {256, Totals::memory, false, "128x256, totals in memory"},
 };
-constexpr int kWgmmaTileCount = sizeof kWgmmaTiles / sizeof kWgmmaTiles[0], kWgmmaTilesChosen = 11;
+constexpr int kWgmmaTileCount = sizeof kWgmmaTiles / sizeof kWgmmaTiles[0], kWgmmaTileRows = 128;
+
+bool has_wgmma();  // whether the card runs code for sm_90a
 
 // Launches of a tile for each weight format, in files of their own because they take long to compile.
 // cudaErrorInvalidValue: there is none.
-cudaError_t start_wgmma_nvfp4(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
-cudaError_t start_wgmma_fp8(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
-cudaError_t start_wgmma_bf16(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
-// The same for images of gate and up; tiles that are chosen.
-cudaError_t start_swiglu_nvfp4(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
-cudaError_t start_swiglu_fp8(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
-cudaError_t start_swiglu_bf16(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p);
+cudaError_t start_wgmma_nvfp4(const Launch& to, int tile, const WgmmaParams& p);
+cudaError_t start_wgmma_fp8(const Launch& to, int tile, const WgmmaParams& p);
+cudaError_t start_wgmma_bf16(const Launch& to, int tile, const WgmmaParams& p);
+// The same for images of gate and up.
+cudaError_t start_swiglu_nvfp4(const Launch& to, int tile, const WgmmaParams& p);
+cudaError_t start_swiglu_fp8(const Launch& to, int tile, const WgmmaParams& p);
+cudaError_t start_swiglu_bf16(const Launch& to, int tile, const WgmmaParams& p);
 
 }  // namespace nibble::cuda

@@ -5,6 +5,7 @@
 
 #include "backends/cuda/ops/linear_stream.cuh"
 #include "backends/cuda/ops/linear_wgmma.cuh"
+#include "backends/cuda/tensor_map.h"
 
 namespace nibble::cuda {
 
@@ -19,8 +20,16 @@ cudaError_t place(const Launch& to, const WgmmaParams& p, Kernel kernel, int& bl
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kAloneBytes);
 }
 
+// A stage's box of x [rows, cols]: 64 columns and S::kTokens rows, or S::kDeep such side by side.
+template <class S>
+CUtensorMap map_of(const Launch& to, const WgmmaParams& p) {
+  const LinearParams& l = p.linear;
+  return tensor_map({CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, l.x, l.weight.cols, to.max_of(l.rows), l.x_stride * 2, kTileCols,
+                     S::kTokens, CU_TENSOR_MAP_SWIZZLE_128B, p.side_by_side ? S::kDeep : 1, 2});
+}
+
 template <WeightFormat F, bool SwiGlu, int Tile>
-cudaError_t start_tile(const Launch& to, const CUtensorMap& map, const WgmmaParams& p) {
+cudaError_t start_tile(const Launch& to, const WgmmaParams& p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[Tile];
   int blocks = 0, shared = 0;
   if constexpr (kTile.tokens <= 32) {
@@ -30,24 +39,24 @@ cudaError_t start_tile(const Launch& to, const CUtensorMap& map, const WgmmaPara
     if (e != cudaSuccess) return e;
     if (p.units < blocks) blocks = static_cast<int>(p.units);
     kernel<<<static_cast<unsigned>(blocks), S::kThreads, static_cast<unsigned>(shared), to.stream>>>(
-        map, p, stream_plan(p, blocks));
+        map_of<S>(to, p), p, stream_plan(p, blocks));
   } else {
-    using S = WgmmaShape<F, kTile.rows, kTile.tokens, kTile.totals, kTile.producers>;
-    const auto kernel = linear_wgmma<F, kTile.rows, kTile.tokens, kTile.totals, kTile.producers, SwiGlu>;
+    using S = WgmmaShape<F, kTile.tokens, kTile.totals>;
+    const auto kernel = linear_wgmma<F, kTile.tokens, kTile.totals, SwiGlu>;
     const cudaError_t e = place<S>(to, p, kernel, blocks, shared);
     if (e != cudaSuccess) return e;
-    kernel<<<static_cast<unsigned>(blocks), S::kThreads, static_cast<unsigned>(shared), to.stream>>>(map, p);
+    kernel<<<static_cast<unsigned>(blocks), S::kThreads, static_cast<unsigned>(shared), to.stream>>>(
+        map_of<S>(to, p), p);
   }
   return cudaGetLastError();
 }
 
 template <WeightFormat F, bool SwiGlu = false>
-cudaError_t start_wgmma(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p) {
-  constexpr int kCount = F == WeightFormat::nvfp4 && !SwiGlu ? kWgmmaTileCount : kWgmmaTilesChosen;
+cudaError_t start_wgmma(const Launch& to, int tile, const WgmmaParams& p) {
   cudaError_t e = cudaErrorInvalidValue;
   [&]<int... Tile>(std::integer_sequence<int, Tile...>) {
-    ((tile == Tile ? (e = start_tile<F, SwiGlu, Tile>(to, map, p), true) : false) || ...);
-  }(std::make_integer_sequence<int, kCount>());
+    ((tile == Tile ? (e = start_tile<F, SwiGlu, Tile>(to, p), true) : false) || ...);
+  }(std::make_integer_sequence<int, kWgmmaTileCount>());
   return e;
 }
 

@@ -19,67 +19,118 @@
 
 namespace nibble::cuda {
 
-template <WeightFormat F, int Tokens, Totals T, bool Relays>
+// Spare: bytes of shared memory that a kernel takes for itself; such ones decode between products, two blocks beside
+// each other whatever the totals.
+template <WeightFormat F, int Tokens, Totals T, bool Relays, int Spare = 0>
 struct StreamShape {
   static constexpr int kTokens = Tokens, kGroups = 2, kRows = kGroups * kTileRows;
   // Totals beside the sums cost more to hand over than it gains: one warp a chain then, which decodes between its
   // products, and two blocks on a multiprocessor where registers allow.
   static_assert(T == Totals::none || !Relays);
   static constexpr int kRelays = Relays ? 2 : 1, kConsumers = kRelays * kGroups * 128;
-  static constexpr int kBlocks = kRelays == 1 && T == Totals::none ? 2 : 1;
+  static constexpr int kBlocks = kRelays == 1 && (T == Totals::none || Spare > 0) ? 2 : 1;
   static constexpr int kThreads = kConsumers + 128;
   // As many k tiles as there are registers for: 16 a tile.
   static constexpr int kMost = F == WeightFormat::bf16 ? (Tokens == 32 ? 1 : 2) : Tokens == 32 ? 2 : Tokens == 16 ? 3 : 4;
-  static constexpr int kDeep = T == Totals::none ? kMost : 2;
+  static constexpr int kDeep = T == Totals::none ? kMost : Spare > 0 && F != WeightFormat::nvfp4 ? 1 : 2;
   static constexpr int kTokenBytes = Tokens * kTileCols * 2;
-  static constexpr int kCodeBytes = 4 * unit_bytes(F);
-  static constexpr int kScaleBytes = F == WeightFormat::nvfp4 ? 4 * kUnitScaleBytes : 0;
+  static constexpr int kUnitStride = code_stride(F, ScaleCode::e5m3), kTileBytes = 4 * kUnitStride;
   static constexpr int kInputBytes = kDeep * kTokenBytes;
-  static constexpr int kWeightBytes = kDeep * kGroups * (kCodeBytes + kScaleBytes);
-  static constexpr int kScalesAt = kDeep * kGroups * kCodeBytes;
+  static constexpr int kWeightBytes = kDeep * kGroups * kTileBytes;
   static constexpr int kStageBytes = kInputBytes + kWeightBytes;
   // Sums on their way from warp to warp, for each chain.
   static constexpr int kSums = Tokens / 2;
   static constexpr int kHandBytes = kRelays == 1 ? 0 : kSums * 128;
   static constexpr int kChains = kGroups * 4;
-  static constexpr int kRoom = (kBlocks == 2 ? 110 : 222) * 1024 - kChains * (kHandBytes + 16);
+  static constexpr int kRoom = (kBlocks == 2 ? 110 : 222) * 1024 - kChains * (kHandBytes + 16) - Spare;
   static constexpr int kFit = kRoom / (kStageBytes + 16);
   static constexpr int kStages = kFit < 16 ? kFit : 16;
   static constexpr int kSharedBytes = 1024 + kStages * (kStageBytes + 16) + kChains * (kHandBytes + 16);
   static constexpr int kSlotBytes = kRows * Tokens * 4;
   static constexpr int kProducerRegisters = kRelays == 2 ? 32 : kBlocks == 2 ? 48 : 40,
                        kConsumerRegisters = kRelays == 2 ? 112 : kBlocks == 2 ? 96 : 232;
-  static_assert(kStages >= 3 && kSharedBytes <= (kBlocks == 2 ? 113 : 227) * 1024);
+  static_assert(kStages >= 3 && kSharedBytes + Spare <= (kBlocks == 2 ? 113 : 227) * 1024);
   static_assert(kSlotBytes * kBlocks <= kAreaPerProcessor);
+  static_assert(registers_suffice(kThreads, kBlocks, kProducerRegisters, kConsumerRegisters));
+};
+
+// A warp's products of its 16 weight rows, k tile for k tile. `team`: 128 threads that have a row tile of 64, the
+// team % kGroups-th.
+template <WeightFormat F, class S>
+class StreamChain {
+ protected:
+  static constexpr int kSums = S::kSums;
+
+  __device__ __forceinline__ StreamChain(const WgmmaRing& ring, int team)
+      : ring_(ring), thread_(static_cast<int>(threadIdx.x) % 128), lane_(thread_ % 32), warp_(thread_ / 32),
+        group_(team % S::kGroups) {
+    const std::uint32_t weights = ring.start + S::kStages * S::kInputBytes;
+    const auto chunk = static_cast<std::uint32_t>((lane_ / 8 ^ lane_ % 8) * 16);
+    tokens_[0] = ring.start + static_cast<std::uint32_t>(lane_ % 8 * 128) + chunk;
+    tokens_[1] = tokens_[0] - chunk + (chunk ^ 64u);
+    const std::uint32_t unit =
+        weights + static_cast<std::uint32_t>(group_ * S::kDeep * S::kTileBytes + warp_ * S::kUnitStride);
+    codes_ = unit + static_cast<std::uint32_t>(lane_ * 16);
+    scales_ = unit + static_cast<std::uint32_t>(unit_bytes(F) + lane_ / 4 * 8);
+    asm volatile("" : "+r"(codes_), "+r"(scales_), "+r"(tokens_[0]), "+r"(tokens_[1]));  // kept, not computed again
+  }
+
+  __device__ __forceinline__ SharedUnit<F> unit_of(int stage, int t) const {
+    const auto at = static_cast<std::uint32_t>(stage * S::kWeightBytes + t * S::kTileBytes);
+    return SharedUnit<F>(codes_ + at, scales_ + at);
+  }
+  __device__ __forceinline__ void tile(int stage, int t) {
+    std::uint32_t fragments[4][4];
+    const SharedUnit<F> unit = unit_of(stage, t);
+#pragma unroll
+    for (int s = 0; s < 4; ++s) unit.fragment(s, fragments[s]);
+    products(stage, t, fragments);
+  }
+  __device__ __forceinline__ void products(int stage, int t, const std::uint32_t (&a)[4][4]) {
+    const auto at = static_cast<std::uint32_t>(stage * S::kInputBytes + t * S::kTokenBytes);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      uint4 b[S::kTokens / 8];
+#pragma unroll
+      for (int j = 0; j < S::kTokens / 8; ++j) {
+        b[j] = load_matrices(tokens_[h] + at + static_cast<std::uint32_t>(j * 1024));
+      }
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+#pragma unroll
+        for (int j = 0; j < S::kTokens / 8; ++j) {
+          mma_m16n8k16_bf16<kMmaPath>(*reinterpret_cast<float(*)[4]>(sum_ + 4 * j), a[2 * h + s],
+                                      s == 0 ? b[j].x : b[j].z, s == 0 ? b[j].y : b[j].w);
+        }
+      }
+    }
+  }
+
+  WgmmaRing ring_;
+  int thread_, lane_, warp_, group_;
+  std::uint32_t codes_, scales_, tokens_[2];  // of this lane in the first stage; x: either half of a tile's columns
+  float sum_[kSums];
 };
 
 template <WeightFormat F, int Tokens, Totals T, bool Relays, bool SwiGlu>
-class StreamConsumer {
+class StreamConsumer : StreamChain<F, StreamShape<F, Tokens, T, Relays>> {
   using S = StreamShape<F, Tokens, T, Relays>;
+  using Chain = StreamChain<F, S>;
+  using Chain::group_, Chain::kSums, Chain::lane_, Chain::products, Chain::ring_, Chain::sum_, Chain::thread_, Chain::tile,
+      Chain::unit_of, Chain::warp_;
   using Leave = LeftSums<S::kSlotBytes, S::kGroups>;
-  static constexpr int kSums = S::kSums;
   static constexpr bool kTotals = T == Totals::registers;
   static constexpr bool kAhead = S::kBlocks == 1;  // a stage is decoded before its products, as registers allow
 
  public:
   __device__ __forceinline__ StreamConsumer(const WgmmaParams& p, const WgmmaRing& ring, std::uint32_t hands,
                                             unsigned* arrived)
-      : p_(p), l_(p.linear), ring_(ring), thread_(static_cast<int>(threadIdx.x) % 128), lane_(thread_ % 32),
-        warp_(thread_ / 32), group_(static_cast<int>(threadIdx.x) / 128 % S::kGroups),
+      : Chain(ring, static_cast<int>(threadIdx.x) / 128), p_(p), l_(p.linear),
         relay_(static_cast<int>(threadIdx.x) / 128 / S::kGroups),
         left_(p, relay_ * S::kGroups + group_, thread_, arrived) {
-    const std::uint32_t weights = ring.start + S::kStages * S::kInputBytes;
-    const auto chunk = static_cast<std::uint32_t>((lane_ / 8 ^ lane_ % 8) * 16);
-    tokens_[0] = ring.start + static_cast<std::uint32_t>(lane_ % 8 * 128) + chunk;
-    tokens_[1] = tokens_[0] - chunk + (chunk ^ 64u);
-    codes_ = weights +
-             static_cast<std::uint32_t>(group_ * S::kDeep * S::kCodeBytes + warp_ * unit_bytes(F) + lane_ * 16);
-    scales_ = weights + static_cast<std::uint32_t>(S::kScalesAt + group_ * S::kDeep * S::kScaleBytes +
-                                                   warp_ * kUnitScaleBytes + lane_ / 4 * 8);
     const auto chain = static_cast<std::uint32_t>(group_ * 4 + warp_);
     hand_ = hands + chain * S::kHandBytes + static_cast<std::uint32_t>(lane_) * 16;
     given_ = hands + S::kChains * S::kHandBytes + chain * 16;
-    asm volatile("" : "+r"(codes_), "+r"(scales_), "+r"(tokens_[0]), "+r"(tokens_[1]));  // kept, not computed again
   }
 
   __device__ __forceinline__ void run(const StreamSchedule& schedule) {
@@ -159,11 +210,6 @@ class StreamConsumer {
         "r"(hand_), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
         : "memory");
   }
-  __device__ __forceinline__ SharedUnit<F> unit_of(int stage, int t) const {
-    const std::uint32_t at = static_cast<std::uint32_t>(stage) * S::kWeightBytes;
-    return SharedUnit<F>(codes_ + at + static_cast<std::uint32_t>(t * S::kCodeBytes),
-                         scales_ + at + static_cast<std::uint32_t>(t * S::kScaleBytes));
-  }
   struct Units {
     SharedUnit<F> of[S::kDeep];
   };
@@ -171,33 +217,6 @@ class StreamConsumer {
   __device__ __forceinline__ Units units_of(int stage, std::integer_sequence<int, Tile...>) const {
     return {{unit_of(stage, Tile)...}};
   }
-  __device__ __forceinline__ void tile(int stage, int t) {
-    std::uint32_t fragments[4][4];
-    const SharedUnit<F> unit = unit_of(stage, t);
-#pragma unroll
-    for (int s = 0; s < 4; ++s) unit.fragment(s, fragments[s]);
-    products(stage, t, fragments);
-  }
-  __device__ __forceinline__ void products(int stage, int t, const std::uint32_t (&a)[4][4]) {
-    const auto at = static_cast<std::uint32_t>(stage * S::kInputBytes + t * S::kTokenBytes);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      uint4 b[Tokens / 8];
-#pragma unroll
-      for (int j = 0; j < Tokens / 8; ++j) {
-        b[j] = load_matrices(tokens_[h] + at + static_cast<std::uint32_t>(j * 1024));
-      }
-#pragma unroll
-      for (int s = 0; s < 2; ++s) {
-#pragma unroll
-        for (int j = 0; j < Tokens / 8; ++j) {
-          mma_m16n8k16_bf16<kMmaPath>(*reinterpret_cast<float(*)[4]>(sum_ + 4 * j), a[2 * h + s],
-                                      s == 0 ? b[j].x : b[j].z, s == 0 ? b[j].y : b[j].w);
-        }
-      }
-    }
-  }
-
   // The sums so far: none, those of another block, or the partner's. The partner's word is waited for at a unit's
   // first stage too: it is that a unit's last sums were taken, so that the memory and the barrier are free.
   __device__ __forceinline__ void take(const WgmmaWork& w, int k, int deep) {
@@ -237,13 +256,10 @@ class StreamConsumer {
 
   const WgmmaParams& p_;
   const LinearParams& l_;
-  WgmmaRing ring_;
-  int thread_, lane_, warp_, group_, relay_;
-  std::uint32_t codes_, scales_, tokens_[2];  // of this lane in the first stage; x: either half of a tile's columns
+  int relay_;
   std::uint32_t hand_, given_;    // sums on their way; barriers, one for each warp of the pair
   std::uint32_t given_parity_ = 0;
   Leave left_;
-  float sum_[kSums];
   float total_[kTotals ? kSums : 4];
 };
 
@@ -275,7 +291,7 @@ __global__ void __launch_bounds__(StreamShape<F, Tokens, T, Relays>::kThreads, S
     give_registers<S::kProducerRegisters>();
     if (threadIdx.x != S::kConsumers) return;
     WgmmaWork w;
-    for (int i = 0; schedule.at(i, w); ++i) produce<S>(map, p.linear, w, T == Totals::registers, ring);
+    for (int i = 0; schedule.at(i, w); ++i) produce<S>(map, p, w, T == Totals::registers, ring);
   } else {
     take_registers<S::kConsumerRegisters>();
     StreamConsumer<F, Tokens, T, Relays, SwiGlu>(p, ring, hands, arrived).run(schedule);

@@ -124,11 +124,12 @@ __device__ __forceinline__ void store_swiglu(const LinearParams& l, std::int64_t
   }
 }
 // Totals of a warp's 16 weight rows from n0: columns 8 j + 2 p and + 1 of rows g (i = 0, 1) and g + 8 (2, 3).
-template <bool Scaled = false, int N>
-__device__ __forceinline__ void store_tile(const LinearParams& l, std::int64_t n0, std::int64_t token0, int rows,
-                                           int lane, const float (&sum)[N]) {
+// They leave for rows token0 .. rows - 1 of y. `alphas`: of the weight's rows.
+template <bool Scaled, int N>
+__device__ __forceinline__ void store_tile(const LinearParams& l, const float* alphas, std::int64_t n0,
+                                           std::int64_t token0, int rows, int lane, const float (&sum)[N]) {
   const int g = lane / 4, q = lane % 4;
-  const float alpha[2] = {l.weight.alpha[n0 + g], l.weight.alpha[n0 + g + 8]};
+  const float alpha[2] = {alphas[n0 + g], alphas[n0 + g + 8]};
   if (l.y_bf16 && l.y_stride % 2 == 0 && reinterpret_cast<std::uintptr_t>(l.y) % 4 == 0) {
     return store_pairs<Scaled>(l, n0, token0, rows, lane, alpha, sum);
   }
@@ -146,6 +147,11 @@ __device__ __forceinline__ void store_tile(const LinearParams& l, std::int64_t n
       }
     }
   }
+}
+template <bool Scaled = false, int N>
+__device__ __forceinline__ void store_tile(const LinearParams& l, std::int64_t n0, std::int64_t token0, int rows,
+                                           int lane, const float (&sum)[N]) {
+  store_tile<Scaled>(l, l.weight.alpha, n0, token0, rows, lane, sum);
 }
 
 }  // namespace nibble::cuda

@@ -3,8 +3,8 @@
 
 namespace nibble::cuda {
 
-cudaError_t start_swiglu_fp8(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p) {
-  return start_wgmma<WeightFormat::fp8_e4m3, true>(to, tile, map, p);
+cudaError_t start_swiglu_fp8(const Launch& to, int tile, const WgmmaParams& p) {
+  return start_wgmma<WeightFormat::fp8_e4m3, true>(to, tile, p);
 }
 
 }  // namespace nibble::cuda

@@ -3,8 +3,8 @@
 
 namespace nibble::cuda {
 
-cudaError_t start_swiglu_nvfp4(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p) {
-  return start_wgmma<WeightFormat::nvfp4, true>(to, tile, map, p);
+cudaError_t start_swiglu_nvfp4(const Launch& to, int tile, const WgmmaParams& p) {
+  return start_wgmma<WeightFormat::nvfp4, true>(to, tile, p);
 }
 
 }  // namespace nibble::cuda

@@ -1,4 +1,4 @@
-// linear_wgmma.cu: which tile of linear_wgmma.cuh serves, and the tensor map of x.
+// linear_wgmma.cu: which tile of linear_wgmma.cuh or linear_stream.cuh serves.
 #include "backends/cuda/ops/linear_schedule.cuh"
 
 #include <algorithm>
@@ -7,26 +7,20 @@
 
 #include "backends/cuda/check.h"
 #include "backends/cuda/ops/linear.h"
-#include "backends/cuda/tensor_map.h"
 #include "nibble/error.h"
 
 namespace nibble::cuda {
 namespace {
-
-// Boxes of 64 columns and `tokens` rows of x [rows, cols].
-CUtensorMap map_of(const LinearParams& p, std::int64_t rows, int tokens) {
-  return tensor_map({CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, p.x, p.weight.cols, rows, p.x_stride * 2, kTileCols, tokens,
-                     CU_TENSOR_MAP_SWIZZLE_128B});
-}
 
 struct Choice {
   int tile;  // of kWgmmaTiles
   bool split;
   std::int64_t units;
 };
-int tile_of(int tokens, Totals totals) {
-  for (int i = 0; i < kWgmmaTilesChosen; ++i) {
-    if (kWgmmaTiles[i].tokens == tokens && kWgmmaTiles[i].totals == totals) return i;
+int tile_of(int tokens, Totals totals, bool relays) {
+  for (int i = 0; i < kWgmmaTileCount; ++i) {
+    const WgmmaTile& t = kWgmmaTiles[i];
+    if (t.tokens == tokens && t.totals == totals && t.relays == relays) return i;
   }
   throw Error(ErrorCode::internal, "[cuda] linear: no tile of " + std::to_string(tokens) + " rows");
 }
@@ -39,11 +33,11 @@ class Cut {
   bool scales() const { return p_.weight.block != nullptr; }
   bool one() const { return p_.segments == 1 && !scales(); }
   std::int64_t tiles(const WgmmaTile& t) const {
-    return (p_.weight.padded_rows + t.rows - 1) / t.rows * ((rows_ + t.tokens - 1) / t.tokens);
+    return (p_.weight.padded_rows + kWgmmaTileRows - 1) / kWgmmaTileRows * ((rows_ + t.tokens - 1) / t.tokens);
   }
   // A sum of each unit lies in two areas.
   bool room(const WgmmaTile& t) const {
-    const std::int64_t slot = std::int64_t{t.rows} * t.tokens * 4;
+    const std::int64_t slot = std::int64_t{kWgmmaTileRows} * t.tokens * 4;
     return tiles(t) * p_.segments * slot <= std::int64_t{multiprocessors_} * 2 * kAreaPerProcessor;
   }
   bool can_split(const WgmmaTile& t) const {
@@ -62,17 +56,19 @@ class Cut {
 Choice choose(const LinearParams& p, std::int64_t rows, int multiprocessors) {
   const Cut cut(p, rows, multiprocessors);
   const auto with = [&](int tokens, Totals more) {
-    const WgmmaTile any{128, tokens, Totals::none};
+    const WgmmaTile any{tokens, Totals::none, false, nullptr};
     const bool split = cut.can_split(any);
     const Totals totals = tokens != 128 && (cut.one() || split) ? Totals::none : more;
-    return Choice{tile_of(tokens, totals), split, cut.units(any, split)};
+    // Chains of one segment are long enough for a warp to decode 32 rows' weights between its products.
+    const bool relays = totals == Totals::none && (tokens <= 16 || (tokens == 32 && split));
+    return Choice{tile_of(tokens, totals, relays), split, cut.units(any, split)};
   };
   for (const int few : {8, 16, 32, 64}) {
     if (rows <= few) return with(few, Totals::registers);
   }
   if (cut.scales() || rows <= 128) return with(128, Totals::registers);
   const auto time = [&](int tokens, double unit) {
-    const WgmmaTile any{128, tokens, Totals::none};
+    const WgmmaTile any{tokens, Totals::none, false, nullptr};
     const bool split = cut.can_split(any);
     const double rounds = static_cast<double>(cut.units(any, split)) / multiprocessors;
     return unit / (split ? p.segments : 1) * std::max(1.0, rounds);
@@ -84,8 +80,6 @@ Choice choose(const LinearParams& p, std::int64_t rows, int multiprocessors) {
 const char* refuse_tile(int tile, const LinearParams& p, std::int64_t rows, int multiprocessors, Choice& choice) {
   const WgmmaTile& t = kWgmmaTiles[tile];
   const Cut cut(p, rows, multiprocessors);
-  if (tile >= kWgmmaTilesChosen && p.weight.format != WeightFormat::nvfp4) return "for nvfp4 alone";
-  if (tile >= kWgmmaTilesChosen && p.weight.gate_up) return "without SwiGLU alone";
   if (t.tokens <= 32 && rows > t.tokens) return "the class has more rows";
   if (t.totals == Totals::memory && cut.scales()) return "totals in memory take no scales of blocks";
   const bool split = t.totals == Totals::none && !cut.one();
@@ -108,14 +102,13 @@ void launch_wgmma(const Launch& to, const LinearParams& l) {
     const char* why = l.tile < kWgmmaTileCount ? refuse_tile(l.tile, l, rows, to.multiprocessors, choice) : "no such tile";
     if (why != nullptr) throw Error(ErrorCode::internal, "[cuda] linear: tile " + std::to_string(l.tile) + ": " + why);
   }
-  const WgmmaParams p{l, to.sums, choice.split, choice.units, to.multiprocessors};
-  const CUtensorMap map = map_of(l, rows, kWgmmaTiles[choice.tile].tokens);
+  const WgmmaParams p{l, to.sums, choice.split, l.weight.cols % kTileCols == 0, choice.units, to.multiprocessors};
   const bool swiglu = l.weight.gate_up;
   const auto start = l.weight.format == WeightFormat::nvfp4      ? (swiglu ? start_swiglu_nvfp4 : start_wgmma_nvfp4)
                      : l.weight.format == WeightFormat::fp8_e4m3 ? (swiglu ? start_swiglu_fp8 : start_wgmma_fp8)
                      : swiglu                                    ? start_swiglu_bf16
                                                                  : start_wgmma_bf16;
-  check(start(to, choice.tile, map, p), "linear");
+  check(start(to, choice.tile, p), "linear");
 }
 
 std::string wgmma_choice(const Launch& to, const LinearParams& l) {

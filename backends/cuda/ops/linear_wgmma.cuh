@@ -1,7 +1,7 @@
 // linear_wgmma.cuh: y = x w^T on sm_90's wgmma, weights dequantised in registers, for many rows.
-//   tile     Rows weight rows x Tokens rows of x; a consumer warpgroup for each 64 weight rows, weights as the
+//   tile     128 weight rows x Tokens rows of x; a consumer warpgroup for each 64 weight rows, weights as the
 //            register operand (exact in bf16), tokens from shared memory
-//   stages   64 columns of K (linear_ring.cuh), brought by one or two warps of a further warpgroup
+//   stages   64 or 128 columns of K (linear_ring.cuh), brought by a thread of a further warpgroup
 //   sums     as matrix_order.h: k ascending in one accumulator, segments each from +0, added in order. The total
 //            of the segments before is kept where Totals says
 //   blocks   one wave of them, each working through units: tiles, or where tiles are few (split) segments of tiles
@@ -18,48 +18,120 @@
 
 namespace nibble::cuda {
 
-template <WeightFormat F, int Rows, int Tokens, Totals T, int Producers>
+// Spare: bytes of shared memory that a kernel takes for itself.
+template <WeightFormat F, int Tokens, Totals T, int Spare = 0>
 struct WgmmaShape {
-  static constexpr int kTokens = Tokens, kDeep = 1, kGroups = Rows / kTileRows, kThreads = (kGroups + 1) * 128;
+  static constexpr int kRows = 128, kTokens = Tokens, kGroups = kRows / kTileRows, kThreads = (kGroups + 1) * 128;
+  static constexpr int kDeep = Tokens > 128 || F == WeightFormat::bf16 ? 1 : 2;  // as three stages fit
   // On a multiprocessor, at most.
-  static constexpr int kBlocks = kGroups == 2 && Tokens <= 64 && T == Totals::none ? 2 : 1;
-  static constexpr int kRoom = (kBlocks == 2 ? 110 : 222) * 1024;
+  static constexpr int kBlocks = Tokens <= 64 && T == Totals::none ? 2 : 1;
+  static constexpr int kRoom = (kBlocks == 2 ? 110 : 222) * 1024 - Spare;
   static constexpr int kTokenBytes = Tokens * kTileCols * 2;
-  static constexpr int kCodeBytes = 4 * unit_bytes(F);
-  static constexpr int kScaleBytes = F == WeightFormat::nvfp4 ? 4 * kUnitScaleBytes : 0;
-  static constexpr int kInputBytes = kTokenBytes;
-  static constexpr int kWeightBytes = kGroups * (kCodeBytes + kScaleBytes);
-  static constexpr int kScalesAt = kGroups * kCodeBytes;
+  static constexpr int kUnitStride = code_stride(F, ScaleCode::e5m3), kTileBytes = 4 * kUnitStride;
+  static constexpr int kInputBytes = kDeep * kTokenBytes;
+  static constexpr int kWeightBytes = kDeep * kGroups * kTileBytes;
   static constexpr int kStageBytes = kInputBytes + kWeightBytes;
   static constexpr int kFit = kRoom / kStageBytes;
   static constexpr int kStages = kFit < 24 ? kFit : 24;
   static constexpr int kSharedBytes = 1024 + kStages * (kStageBytes + 16);
-  static constexpr int kProducerRegisters = kGroups == 4 ? 32 : kBlocks == 1 ? 40 : 48,
-                       kConsumerRegisters = kGroups == 4 ? 112 : kBlocks == 1 ? 232 : 96;
-  static constexpr int kSlotBytes = Rows * Tokens * 4;
-  static_assert(kStages >= 3 && kSharedBytes <= (kBlocks == 2 ? 113 : 227) * 1024);
+  static constexpr int kProducerRegisters = kBlocks == 1 ? 40 : 48, kConsumerRegisters = kBlocks == 1 ? 232 : 96;
+  static constexpr int kSlotBytes = kRows * Tokens * 4;
+  static_assert(kStages >= 3 && kSharedBytes + Spare <= (kBlocks == 2 ? 113 : 227) * 1024);
   static_assert(kSlotBytes * kBlocks <= kAreaPerProcessor);
-  static_assert(T == Totals::none || Rows == 128);  // of 128 rows are the scales that enter with a segment
+  static_assert(registers_suffice(kThreads, kBlocks, kProducerRegisters, kConsumerRegisters));
+  static_assert(T == Totals::none || kRows == 128);  // of 128 rows are the scales that enter with a segment
 };
 
-template <WeightFormat F, int Rows, int Tokens, Totals T, int Producers, bool SwiGlu>
-class WgmmaConsumer {
-  using S = WgmmaShape<F, Rows, Tokens, T, Producers>;
-  static constexpr int kSums = Tokens / 2;
+// A warpgroup's products of its 64 weight rows, stage for stage.
+template <WeightFormat F, class S>
+class WgmmaChain {
+ protected:
+  static constexpr int kSums = S::kTokens / 2;
+
+  __device__ __forceinline__ WgmmaChain(const WgmmaRing& ring, int group)
+      : ring_(ring), group_(group), thread_(static_cast<int>(threadIdx.x) % 128), lane_(thread_ % 32),
+        warp_(thread_ / 32) {
+    const std::uint32_t weights = ring.start + S::kStages * S::kInputBytes;
+    const std::uint32_t unit =
+        weights + static_cast<std::uint32_t>(group * S::kDeep * S::kTileBytes + warp_ * S::kUnitStride);
+    codes_ = unit + static_cast<std::uint32_t>(lane_ * 16);
+    scales_ = unit + static_cast<std::uint32_t>(unit_bytes(F) + lane_ / 4 * 8);
+    token_tile_ = first_half(ring.start);
+    asm volatile("" : "+r"(codes_), "+r"(scales_), "+r"(token_tile_));
+  }
+
+  // Fragments are made two steps ahead of their products, so that the matrix unit has work meanwhile. The loop is
+  // never empty and nothing in it is conditional but waiting: else ptxas waits after each instruction.
+  __device__ __forceinline__ void run_of_k(int tiles) {
+    int held = -1;  // the stage before
+    int part = 0;   // k tiles of the stage that were begun
+    ring_.full().wait(ring_.parity);
+    SharedUnit<F> unit = unit_of(ring_.stage, 0);
+    unit.fragment(0, fragments_[0]);
+    settle(fragments_[0]);
+    unit.fragment(1, fragments_[1]);
+    settle(fragments_[1]);
+    do {
+      const int stage = ring_.stage;
+      const std::uint32_t tokens =
+          token_tile_ + static_cast<std::uint32_t>(stage * (S::kInputBytes / 16) + part * (S::kTokenBytes / 16));
+      step<0>(tokens);
+      unit.fragment(2, fragments_[2]);
+      settle(fragments_[2]);
+      step<1>(tokens);
+      if (held >= 0) release(held);
+      unit.fragment(3, fragments_[3]);
+      settle(fragments_[3]);
+      step<2>(tokens);
+      const bool more = --tiles > 0, ends = S::kDeep == 1 || part == S::kDeep - 1 || !more;
+      part = ends ? 0 : part + 1;
+      if (ends) ring_.next();
+      if (ends && more) ring_.full().wait(ring_.parity);
+      unit = unit_of(more ? ring_.stage : stage, part);
+      unit.fragment(0, fragments_[0]);
+      settle(fragments_[0]);
+      step<3>(tokens);
+      unit.fragment(1, fragments_[1]);
+      settle(fragments_[1]);
+      held = ends ? stage : -1;
+    } while (tiles > 0);
+    wgmma_wait<0>();
+    settle(sum_);
+    release(held);
+  }
+  // This lane has read what it needs of a stage. Each speaks for itself: racecheck does not follow a __syncwarp and one
+  // lane's arrival.
+  __device__ __forceinline__ void release(int stage) const { ring_.empty(stage).arrive(); }
+  // Starts a step; those before the last two are done.
+  template <int Step>
+  __device__ __forceinline__ void step(std::uint32_t tokens) {
+    wgmma_fence();
+    wgmma_bf16<S::kTokens>(sum_, fragments_[Step], swizzled_tile(tokens + Step * kStepOfK));
+    wgmma_commit();
+    wgmma_wait<2>();
+  }
+  __device__ __forceinline__ SharedUnit<F> unit_of(int stage, int part) const {
+    const auto at = static_cast<std::uint32_t>(stage * S::kWeightBytes + part * S::kTileBytes);
+    return SharedUnit<F>(codes_ + at, scales_ + at);
+  }
+
+  WgmmaRing ring_;
+  int group_, thread_, lane_, warp_;
+  std::uint32_t codes_, scales_, token_tile_;  // of this lane in the first stage; low half of a descriptor
+  float sum_[kSums];
+  std::uint32_t fragments_[4][4];  // of four steps
+};
+
+template <WeightFormat F, int Tokens, Totals T, bool SwiGlu>
+class WgmmaConsumer : WgmmaChain<F, WgmmaShape<F, Tokens, T>> {
+  using S = WgmmaShape<F, Tokens, T>;
+  using Chain = WgmmaChain<F, S>;
+  using Chain::kSums, Chain::group_, Chain::lane_, Chain::run_of_k, Chain::sum_, Chain::thread_, Chain::warp_;
   static constexpr bool kRegisters = T == Totals::registers, kMemory = T == Totals::memory;
 
  public:
   __device__ __forceinline__ WgmmaConsumer(const WgmmaParams& p, const WgmmaRing& ring, int group, unsigned* arrived)
-      : l_(p.linear), ring_(ring), group_(group), thread_(static_cast<int>(threadIdx.x) % 128),
-        lane_(thread_ % 32), warp_(thread_ / 32), left_(p, group, thread_, arrived) {
-    const std::uint32_t weights = ring.start + S::kStages * S::kInputBytes;
-    codes_ = weights +
-             static_cast<std::uint32_t>(group * S::kCodeBytes + warp_ * unit_bytes(F) + lane_ * 16);
-    scales_ = weights + static_cast<std::uint32_t>(S::kScalesAt + group * S::kScaleBytes +
-                                                   warp_ * kUnitScaleBytes + lane_ / 4 * 8);
-    token_tile_ = first_half(ring.start);
-    asm volatile("" : "+r"(codes_), "+r"(scales_), "+r"(token_tile_));
-  }
+      : Chain(ring, group), l_(p.linear), left_(p, group, thread_, arrived) {}
 
   __device__ __forceinline__ void run(const WgmmaSchedule& schedule) {
     WgmmaWork w;
@@ -102,58 +174,6 @@ class WgmmaConsumer {
       if (k == last) return;
     }
   }
-  // Fragments are made two steps ahead of their products, so that the matrix unit has work meanwhile. The loop is
-  // never empty and nothing in it is conditional but waiting: else ptxas waits after each instruction.
-  __device__ __forceinline__ void run_of_k(int tiles) {
-    int held = -1;  // the stage before
-    ring_.full().wait(ring_.parity);
-    SharedUnit<F> unit = unit_of(ring_.stage);
-    unit.fragment(0, fragments_[0]);
-    settle(fragments_[0]);
-    unit.fragment(1, fragments_[1]);
-    settle(fragments_[1]);
-    do {
-      const int stage = ring_.stage;
-      const std::uint32_t tokens = token_tile_ + static_cast<std::uint32_t>(stage) * (S::kTokenBytes / 16);
-      step<0>(tokens);
-      unit.fragment(2, fragments_[2]);
-      settle(fragments_[2]);
-      step<1>(tokens);
-      if (held >= 0) release(held);
-      unit.fragment(3, fragments_[3]);
-      settle(fragments_[3]);
-      step<2>(tokens);
-      ring_.next();
-      const bool more = --tiles > 0;
-      if (more) ring_.full().wait(ring_.parity);
-      unit = unit_of(more ? ring_.stage : stage);
-      unit.fragment(0, fragments_[0]);
-      settle(fragments_[0]);
-      step<3>(tokens);
-      unit.fragment(1, fragments_[1]);
-      settle(fragments_[1]);
-      held = stage;
-    } while (tiles > 0);
-    wgmma_wait<0>();
-    settle(sum_);
-    release(held);
-  }
-  // This lane has read what it needs of a stage. Each speaks for itself: racecheck does not follow a __syncwarp and one
-  // lane's arrival.
-  __device__ __forceinline__ void release(int stage) const { ring_.empty(stage).arrive(); }
-  // Starts a step; those before the last two are done.
-  template <int Step>
-  __device__ __forceinline__ void step(std::uint32_t tokens) {
-    wgmma_fence();
-    wgmma_bf16<Tokens>(sum_, fragments_[Step], swizzled_tile(tokens + Step * kStepOfK));
-    wgmma_commit();
-    wgmma_wait<2>();
-  }
-  __device__ __forceinline__ SharedUnit<F> unit_of(int stage) const {
-    const std::uint32_t at = static_cast<std::uint32_t>(stage) * S::kWeightBytes;
-    return SharedUnit<F>(codes_ + at, scales_ + at);
-  }
-
   __device__ __forceinline__ void begin(const WgmmaWork& w, bool split) {
     clear(sum_);
     if constexpr (kRegisters) clear(total_);
@@ -194,7 +214,7 @@ class WgmmaConsumer {
 
   __device__ __forceinline__ void finish_tile(const WgmmaWork& w, int rows) {
     const std::int64_t n0 =
-        static_cast<std::int64_t>(w.row) * Rows + group_ * kTileRows + warp_ * kUnitRows;
+        static_cast<std::int64_t>(w.row) * S::kRows + group_ * kTileRows + warp_ * kUnitRows;
     if (n0 >= l_.weight.padded_rows) return;
     const std::int64_t token0 = static_cast<std::int64_t>(w.token) * Tokens;
     if constexpr (SwiGlu) {
@@ -205,22 +225,17 @@ class WgmmaConsumer {
   }
 
   const LinearParams& l_;
-  WgmmaRing ring_;
-  int group_, thread_, lane_, warp_;
   LeftSums<S::kSlotBytes, S::kGroups> left_;
-  std::uint32_t codes_, scales_, token_tile_;  // of this lane in the first stage; low half of a descriptor
-  float sum_[kSums];
   float total_[kSums];  // Totals::registers
-  std::uint32_t fragments_[4][4];  // of four steps
 };
 
 // SwiGlu: the weight is of gate and up (WeightImage::gate_up).
-template <WeightFormat F, int Rows, int Tokens, Totals T, int Producers, bool SwiGlu>
-__global__ void __launch_bounds__(WgmmaShape<F, Rows, Tokens, T, Producers>::kThreads,
-                                  WgmmaShape<F, Rows, Tokens, T, Producers>::kBlocks)
+template <WeightFormat F, int Tokens, Totals T, bool SwiGlu>
+__global__ void __launch_bounds__(WgmmaShape<F, Tokens, T>::kThreads,
+                                  WgmmaShape<F, Tokens, T>::kBlocks)
     linear_wgmma(const __grid_constant__ CUtensorMap map, const __grid_constant__ WgmmaParams p) {
 #if defined(NIBBLE_SM90A)
-  using S = WgmmaShape<F, Rows, Tokens, T, Producers>;
+  using S = WgmmaShape<F, Tokens, T>;
   extern __shared__ std::uint8_t raw[];
   __shared__ unsigned arrived[S::kGroups];
   __shared__ WgmmaSchedule schedule;  // not in registers: it is needed rarely
@@ -234,25 +249,18 @@ __global__ void __launch_bounds__(WgmmaShape<F, Rows, Tokens, T, Producers>::kTh
       ring.empty(s).init(S::kGroups * 128);
     }
     fence_barriers();
-    schedule.plan(p, rows, Tokens, Rows, static_cast<int>(gridDim.x));
+    schedule.plan(p, rows, Tokens, S::kRows, static_cast<int>(gridDim.x));
   }
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / 128 - 1;
   if (group < 0) {
     give_registers<S::kProducerRegisters>();
+    if (threadIdx.x != 0) return;
     WgmmaWork w;
-    if constexpr (Producers == 1) {
-      if (threadIdx.x != 0) return;
-      for (int i = 0; schedule.at(i, w); ++i) produce<S>(map, p.linear, w, false, ring);
-    } else {
-      if (threadIdx.x != 0 && threadIdx.x != 32) return;
-      int ahead = static_cast<int>(threadIdx.x) / 32;
-      ring.skip(ahead);
-      for (int i = 0; schedule.at(i, w); ++i) produce_every_second<S>(map, p.linear, w, ahead, ring);
-    }
+    for (int i = 0; schedule.at(i, w); ++i) produce<S>(map, p, w, T != Totals::none, ring);
   } else {
     take_registers<S::kConsumerRegisters>();
-    WgmmaConsumer<F, Rows, Tokens, T, Producers, SwiGlu>(p, ring, group, arrived).run(schedule);
+    WgmmaConsumer<F, Tokens, T, SwiGlu>(p, ring, group, arrived).run(schedule);
   }
 #endif
 }

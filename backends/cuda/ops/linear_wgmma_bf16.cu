@@ -3,8 +3,8 @@
 
 namespace nibble::cuda {
 
-cudaError_t start_wgmma_bf16(const Launch& to, int tile, const CUtensorMap& map, const WgmmaParams& p) {
-  return start_wgmma<WeightFormat::bf16>(to, tile, map, p);
+cudaError_t start_wgmma_bf16(const Launch& to, int tile, const WgmmaParams& p) {
+  return start_wgmma<WeightFormat::bf16>(to, tile, p);
 }
 
 }  // namespace nibble::cuda

@@ -74,6 +74,60 @@ struct LinearBench {
 // not there; `out_of_memory` with what is needed and what is free.
 NIBBLE_API LinearBench bench_linear(const Device& on, const LinearBenchOptions& how);
 
+// The linear layer of a mixture of experts, with the plain kernel of the same run beside it.
+struct GroupedShape {
+  std::int32_t experts = 0, per_token = 0;
+  std::int64_t n = 0, k = 0;  // of each expert
+  bool by_place = false;      // x has a row for each token and expert ("down"), else for each token ("gate", "up")
+};
+
+struct GroupedBenchOptions {
+  std::vector<GroupedShape> shapes;
+  std::vector<std::string> formats;  // as of LinearBenchOptions
+  std::vector<std::int64_t> rows;    // T
+  int repetitions = 15;
+  bool peer = true;   // measure the peer's rate of operations, for the roof
+  bool tiles = false;
+  std::function<bool(std::string_view what, double part)> on_progress;  // as above
+};
+
+struct GroupedBenchRow {
+  GroupedShape shape;
+  std::string format;
+  std::int64_t rows = 0;
+  std::string kernel, plain_kernel;
+  std::string tile;  // as above
+  std::vector<std::pair<std::string, std::string>> choices;
+  double touched = 0;       // experts that have tokens: the mean of the routes that take turns
+  std::uint64_t bytes = 0;  // of those experts' weights as stored, x and y
+  bool cold = false;        // more than four times the L2 lies between two uses of the same routes
+  LaunchTimes ours, plain;
+
+  double flops() const {
+    return 2.0 * static_cast<double>(shape.n) * static_cast<double>(shape.k) * static_cast<double>(rows) *
+           static_cast<double>(shape.per_token);
+  }
+};
+
+struct GroupedBench {
+  std::string device, kernels, profile;
+  std::uint64_t l2_bytes = 0;
+  double copy_bytes_per_second = 0;
+  bool has_peer = false;
+  std::string peer;
+  double peer_flops_per_second = 0;
+  std::vector<GroupedBenchRow> rows;
+  bool complete = true;
+
+  double roof_seconds(const GroupedBenchRow& r) const {
+    const double moved = static_cast<double>(r.bytes) / copy_bytes_per_second;
+    return peer_flops_per_second > 0 ? std::max(moved, r.flops() / peer_flops_per_second) : moved;
+  }
+};
+
+// Throws Error as bench_linear.
+NIBBLE_API GroupedBench bench_grouped(const Device& on, const GroupedBenchOptions& how);
+
 // A norm or SwiGLU by itself, with the packing of what it makes as an op behind it, and as one op.
 struct PackShape {
   std::string op;  // "rms_norm", "gated_rms_norm", "swiglu"

@@ -1,4 +1,4 @@
-// linear_bench.cu: times Linear on random data, kernel for kernel what a program would launch.
+// linear_bench.cpp: times Linear on random data, kernel for kernel what a program would launch.
 //   data   one x and y for each shape; few rows take copies of the weight in turn, so that each reads memory
 //   peer   the same shape in cuBLAS, bf16, on weights of its own, once for all formats
 #include "backends/cuda/bench/linear_bench.h"
@@ -6,54 +6,20 @@
 #include <algorithm>
 #include <optional>
 
-#include "backends/cuda/bench/bench_weights.h"
-#include "backends/cuda/bench/cublas_peer.h"
-#include "backends/cuda/bench/launch_timer.h"
+#include "backends/cuda/bench/bench_data.h"
+#include "backends/cuda/check.h"
 #include "backends/cuda/device_info.h"
 #include "backends/cuda/ops/linear.h"
-#include "core/numerics/codecs.h"
 
 namespace nibble::cuda {
 namespace {
 
-constexpr std::uint64_t kCopyBytes = 1u << 30;
-constexpr std::int64_t kRoofSize = 8192;  // N, K and T of the product that shows the peer's rate
-constexpr int kFillThreads = 256;
-
-// Near normal, of variance scale^2: the sum of four uniform numbers.
-__global__ __launch_bounds__(kFillThreads) void fill_random(std::uint16_t* out, std::uint64_t count,
-                                                            std::uint64_t seed, float scale, bool f16) {
-  const std::uint64_t step = static_cast<std::uint64_t>(gridDim.x) * kFillThreads;
-  const std::uint64_t first = static_cast<std::uint64_t>(blockIdx.x) * kFillThreads + threadIdx.x;
-  for (std::uint64_t i = first; i < count; i += step) {
-    std::uint64_t z = ((seed << 48) + i) * 0x9E3779B97F4A7C15u;  // splitmix64
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    z ^= z >> 31;
-    float sum = 0;
-    for (int part = 0; part < 4; ++part) {
-      sum += static_cast<float>(static_cast<std::int16_t>(z >> (16 * part)));
-    }
-    const float v = sum * (0.8660254f / 32768) * scale;
-    out[i] = f16 ? num::float_to_f16(v) : num::float_to_bf16(v);
-  }
-}
+constexpr std::int64_t kColdRows = 16;  // up to here a step reads weights and does little else
+constexpr std::uint64_t kMostCopies = 1024;
 
 struct Stopped {};  // by on_progress
 
 std::string text_of(const LinearShape& s) { return std::to_string(s.n) + "x" + std::to_string(s.k); }
-
-Block allot(std::uint64_t bytes, const std::string& what) {
-  std::size_t free = 0, total = 0;
-  check(cudaMemGetInfo(&free, &total), "asking for free memory");
-  if (bytes > free) {
-    throw Error(ErrorCode::out_of_memory, "[cuda] bench ops: " + what + ": " + std::to_string(bytes) +
-                                              " bytes of device memory are needed, " +
-                                              std::to_string(free) + " are free");
-  }
-  std::uint64_t made = 0;
-  return Block(Place::device, bytes, what.c_str(), made);
-}
 
 class Runner {
  public:
@@ -98,25 +64,12 @@ class Runner {
   }
 
   void fill(const Block& block, std::uint64_t count, std::uint64_t seed, float scale, bool f16) {
-    const auto blocks = static_cast<unsigned>(card_.multiprocessors * 8);
-    fill_random<<<blocks, kFillThreads, 0, timer_.stream()>>>(
-        reinterpret_cast<std::uint16_t*>(block.data()), count, seed, scale, f16);
-    check(cudaGetLastError(), "filling with random numbers");
+    fill_random(timer_.stream(), card_.multiprocessors, block, count, seed, scale, f16);
   }
 
   void measure_copy() {
     at("copies on the device");
-    std::size_t free = 0, total = 0;
-    check(cudaMemGetInfo(&free, &total), "asking for free memory");
-    const std::uint64_t bytes = std::min<std::uint64_t>(kCopyBytes, free / 4 / kArenaAlign * kArenaAlign);
-    const Block block = allot(2 * bytes, "measuring copies");
-    fill(block, bytes, 1, 1, false);
-    const LaunchTimes times = timer_.measure(1, [&](int) {
-      check(cudaMemcpyAsync(block.data() + bytes, block.data(), bytes, cudaMemcpyDeviceToDevice,
-                            timer_.stream()),
-            "copying on the device");
-    });
-    result_.copy_bytes_per_second = 2.0 * static_cast<double>(bytes) / times.median;
+    result_.copy_bytes_per_second = copy_rate(timer_, card_.multiprocessors);
   }
 
   // The rate of a large product is the roof whichever rows are asked for.
@@ -130,17 +83,8 @@ class Runner {
     result_.has_peer = peer_->there();
     if (!peer_->there()) return;
     at(result_.peer + ", a large product");
-    workspace_ = allot(CublasPeer::kWorkspaceBytes, "cuBLAS");
-    peer_->set_workspace(workspace_.data());
-    constexpr std::uint64_t kCount = kRoofSize * kRoofSize;
-    const Block w = allot(2 * kCount, result_.peer), x = allot(2 * kCount, result_.peer),
-                y = allot(2 * kCount, result_.peer);
-    fill(w, kCount, 2, 1.0f / 64, false);
-    fill(x, kCount, 3, 1, false);
     try {
-      const LaunchTimes times = timer_.measure(
-          1, [&](int) { peer_->gemm(kRoofSize, kRoofSize, kRoofSize, w.data(), x.data(), y.data()); });
-      saw_peer(2.0 * kRoofSize * kRoofSize * kRoofSize, times);
+      result_.peer_flops_per_second = product_rate(*peer_, timer_, card_.multiprocessors, workspace_);
     } catch (const Error& e) {
       if (e.code() != ErrorCode::unsupported) throw;
       result_.has_peer = false;  // bf16 on an older card
@@ -151,8 +95,10 @@ class Runner {
     result_.peer_flops_per_second = std::max(result_.peer_flops_per_second, flops / times.median);
   }
 
-  // One where no few rows are measured.
-  std::uint64_t copies_of(std::uint64_t bytes) const { return few_ ? cuda::copies_of(bytes, result_.l2_bytes) : 1; }
+  // Copies of `bytes` between whose uses lies more than four times the L2, where few rows are measured.
+  std::uint64_t copies_of(std::uint64_t bytes) const {
+    return few_ ? std::min(4 * result_.l2_bytes / bytes + 2, kMostCopies) : 1;
+  }
   bool cold(std::uint64_t copies, std::uint64_t bytes, std::int64_t rows) const {
     return rows <= kColdRows && (copies - 1) * bytes > 4 * result_.l2_bytes;
   }
@@ -198,7 +144,7 @@ class Runner {
     Weight w = random_weight(format, s);
     const std::uint64_t bytes = aligned(image_bytes(w)), copies = copies_of(bytes);
     const Block arena = allot(copies * bytes, "weights of " + text_of(s) + " in " + format);
-    const WeightImage image = pack(w, arena.data());
+    const WeightImage image = pack_random(w, arena.data(), path_, timer_.stream());
     for (std::uint64_t c = 1; c < copies; ++c) {
       check(cudaMemcpyAsync(arena.data() + c * bytes, arena.data(), bytes, cudaMemcpyDeviceToDevice,
                             timer_.stream()),
@@ -239,23 +185,12 @@ class Runner {
       };
       measure(-1);
       const std::vector<LinearTile> tiles = how_.tiles ? linear_tiles(to, args) : std::vector<LinearTile>{};
-      for (std::size_t i = 0; i < tiles.size(); ++i) {
-        if (!tiles[i].refusal.empty()) continue;
-        row.tile = tiles[i].name;
-        measure(static_cast<int>(i));
+      for (std::size_t tile = 0; tile < tiles.size(); ++tile) {
+        if (!tiles[tile].refusal.empty()) continue;
+        row.tile = tiles[tile].name;
+        measure(static_cast<int>(tile));
       }
     }
-  }
-
-  WeightImage pack(Weight& w, std::byte* arena) {
-    w.materialize(w);
-    const BenchStaging staging(w.cols, timer_.stream());
-    WeightImage image = pack_weight(w, arena, staging.view(), path_);
-    check(cudaStreamSynchronize(timer_.stream()), "packing a weight");
-    look_at_packed(image);
-    w.codes = w.block_scales = {};
-    w.owner.reset();
-    return image;
   }
 
   Launch launch(std::int64_t rows) const {
