@@ -125,6 +125,7 @@ struct BackendOptions {
   std::optional<bool> fused_pack;  // whether to have the ops that pack what they make; empty = CPU yes, CUDA no
   std::string profile;             // CPU: its own arithmetic, f32 or bf16; empty = f32
   bool packing = true;             // CPU: false leaves weights where their file is mapped
+  std::optional<bool> fused_swiglu;  // CUDA: whether gate, up and SwiGLU are one op; empty = no
 };
 
 struct BackendEntry {
@@ -137,6 +138,8 @@ struct BackendEntry {
   PackBench (*bench_pack)(const BackendOptions& options, const PackBenchOptions& how) = nullptr;
   // Measures GroupedLinear by itself.
   GroupedBench (*bench_grouped)(const BackendOptions& options, const GroupedBenchOptions& how) = nullptr;
+  // Measures the linear layers of gate and up with SwiGLU behind them.
+  GateUpBench (*bench_gate_up)(const BackendOptions& options, const GateUpBenchOptions& how) = nullptr;
 };
 
 }  // namespace nibble

@@ -9,6 +9,7 @@
 #include "core/base/quote.h"
 #include "nibble/op_bench.h"
 #include "tools/args.h"
+#include "tools/bench_gate_up_report.h"
 #include "tools/bench_grouped_report.h"
 #include "tools/bench_ops_report.h"
 #include "tools/bench_pack_report.h"
@@ -42,6 +43,9 @@ experts have tokens, so that more than four times the L2 is read between two use
 --shapes qwen3_next: 10 of 512 experts, gate and up together (1024x2048, a row of x for each token) and down
 (2048x512, a row for each token and expert).
 
+--op gate-up: the linear layers of an MLP's gate and up by themselves, with SwiGLU behind them, and all three as
+one (cuda:fused-swiglu=on); shapes are of either weight, 27b has 17408x5120.
+
 Shapes: 27b has the linears of a 27B model (34816x5120, 5120x17408, 16384x5120, 14336x5120, 5120x6144);
 27b-tp2 and 27b-tp4 the parts of one card of two or four.
 
@@ -50,7 +54,8 @@ Examples:
   nibble bench ops --device cuda:1 --shapes 27b-tp2 --formats nvfp4,fp8 -t 1,8,64 -o csv
   nibble bench ops --device cuda --shapes 4096x4096 --formats nvfp4 -t 16 --explain --peer none
   nibble bench ops --op grouped --device cuda --formats nvfp4 -t 1,8,64,512,2048 --explain
-  nibble bench ops --op pack --device cuda --formats nvfp4_static -t 1,2048)";
+  nibble bench ops --op pack --device cuda --formats nvfp4_static -t 1,2048
+  nibble bench ops --op gate-up --device cuda -t 1,8,64,2048)";
 
 constexpr const char* kShapesExpected = "27b, 27b-tp2, 27b-tp4 or NxK separated by commas";
 
@@ -86,6 +91,13 @@ std::vector<LinearShape> parse_shapes(const std::string& text) {
   return shapes;
 }
 
+std::vector<LinearShape> gate_up_shapes(const std::string& text) {
+  for (const int cards : {1, 2, 4}) {
+    if (text == (cards == 1 ? "27b" : fmt::format("27b-tp{}", cards))) return {{17408 / cards, 5120}};
+  }
+  return parse_shapes(text);
+}
+
 std::vector<PackShape> pack_shapes(const std::string& text) {
   for (const int cards : {1, 2, 4}) {
     if (text != (cards == 1 ? "27b" : fmt::format("27b-tp{}", cards))) continue;
@@ -103,7 +115,7 @@ std::vector<GroupedShape> grouped_shapes(const std::string& text) {
 class BenchOps final : public Command {
  public:
   explicit BenchOps(CLI::App& bench) : Command(bench, "ops", "single ops, linear beside cuBLAS", kFooter) {
-    add_choice(app(), "--op", op_, {"linear", "grouped", "pack"}, "which op");
+    add_choice(app(), "--op", op_, {"linear", "grouped", "gate-up", "pack"}, "which op");
     not_empty(app().add_option("--device,--backend", on_,
                                "a card: cuda, cuda:1, cuda:arch-path=sm90 (default: the best that is there)"))
         ->type_name("NAME");
@@ -135,18 +147,11 @@ class BenchOps final : public Command {
     if (explain_ && output_ == "csv") throw usage_error("--explain: expected md or json output, found csv");
     if (op_ == "pack") return pack(console);
     if (op_ == "grouped") return grouped(console);
+    if (op_ == "gate-up") return gate_up(console);
     how_.shapes = parse_shapes(shapes_);
     how_.formats = weight_formats(true);
-    how_.rows = parse_list("--tokens", rows_, 1, limits::step_tokens);
     how_.peer = peer_ == "cublas";
-    how_.on_progress = [&](std::string_view what, double part) {
-      console.progress("bench ops", part, what);
-      return !interrupted();
-    };
-    LinearBench bench;
-    as_load_failure([&] { bench = bench_linear(on_.empty() ? Device::best() : Device::parse(on_), how_); });
-    console.clear_progress();
-    if (bench.rows.empty()) throw Interrupted{};
+    const LinearBench bench = measured(console, how_, bench_linear);
     console.out(output_ == "md"    ? ops_markdown(bench, explain_)
                 : output_ == "csv" ? ops_csv(bench)
                                    : ops_json(bench, explain_));
@@ -164,22 +169,47 @@ class BenchOps final : public Command {
     return all;
   }
 
-  int grouped(Console& console) {
-    GroupedBenchOptions how;
-    how.shapes = grouped_shapes(app().count("--shapes") > 0 ? shapes_ : "qwen3_next");
-    how.formats = weight_formats(false);
+  // Fills in what all have.
+  template <class Options, class Bench>
+  Bench measured(Console& console, Options how, Bench (*run)(const Device&, const Options&)) {
     how.rows = parse_list("--tokens", rows_, 1, limits::step_tokens);
     how.repetitions = how_.repetitions;
-    how.peer = peer_ == "cublas";
-    how.tiles = how_.tiles;
     how.on_progress = [&](std::string_view what, double part) {
       console.progress("bench ops", part, what);
       return !interrupted();
     };
-    GroupedBench bench;
-    as_load_failure([&] { bench = bench_grouped(on_.empty() ? Device::best() : Device::parse(on_), how); });
+    Bench bench;
+    as_load_failure([&] { bench = run(on_.empty() ? Device::best() : Device::parse(on_), how); });
     console.clear_progress();
     if (bench.rows.empty()) throw Interrupted{};
+    return bench;
+  }
+  void expect_none_of_linear() const {
+    for (const char* const of_linear : {"--explain", "--tiles", "--peer"}) {
+      if (app().count(of_linear) == 0) continue;
+      throw usage_error(fmt::format("--op {}: expected no {}, which is of linear", op_, of_linear));
+    }
+  }
+
+  int gate_up(Console& console) {
+    expect_none_of_linear();
+    GateUpBenchOptions how;
+    how.shapes = gate_up_shapes(shapes_);
+    how.formats = weight_formats(false);
+    const GateUpBench bench = measured(console, how, bench_gate_up);
+    console.out(output_ == "md"    ? gate_up_markdown(bench)
+                : output_ == "csv" ? gate_up_csv(bench)
+                                   : gate_up_json(bench));
+    return bench.complete ? kOk : kInterrupted;
+  }
+
+  int grouped(Console& console) {
+    GroupedBenchOptions how;
+    how.shapes = grouped_shapes(app().count("--shapes") > 0 ? shapes_ : "qwen3_next");
+    how.formats = weight_formats(false);
+    how.peer = peer_ == "cublas";
+    how.tiles = how_.tiles;
+    const GroupedBench bench = measured(console, how, bench_grouped);
     console.out(output_ == "md"    ? grouped_markdown(bench, explain_)
                 : output_ == "csv" ? grouped_csv(bench)
                                    : grouped_json(bench, explain_));
@@ -187,23 +217,11 @@ class BenchOps final : public Command {
   }
 
   int pack(Console& console) {
-    for (const char* const of_linear : {"--explain", "--tiles", "--peer"}) {
-      if (app().count(of_linear) == 0) continue;
-      throw usage_error(fmt::format("--op pack: expected no {}, which is of linear", of_linear));
-    }
+    expect_none_of_linear();
     PackBenchOptions how;
     how.shapes = pack_shapes(shapes_);
     how.formats = split(app().count("--formats") > 0 ? formats_ : "nvfp4_static,fp8_token");
-    how.rows = parse_list("--tokens", rows_, 1, limits::step_tokens);
-    how.repetitions = how_.repetitions;
-    how.on_progress = [&](std::string_view what, double part) {
-      console.progress("bench ops", part, what);
-      return !interrupted();
-    };
-    PackBench bench;
-    as_load_failure([&] { bench = bench_pack(on_.empty() ? Device::best() : Device::parse(on_), how); });
-    console.clear_progress();
-    if (bench.rows.empty()) throw Interrupted{};
+    const PackBench bench = measured(console, how, bench_pack);
     console.out(output_ == "md" ? pack_markdown(bench) : output_ == "csv" ? pack_csv(bench) : pack_json(bench));
     return bench.complete ? kOk : kInterrupted;
   }

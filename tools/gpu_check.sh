@@ -144,6 +144,16 @@ for stage in $stages; do
         step parity "fused packs $profile" "$nibble" parity "$data/model/hf-nvfp4-ct" \
           --a "cpu:mirror=$profile,fused-pack=on" --b "cuda:arch-path=$profile,fused-pack=on" --activations declared
       done
+      for profile in sm90 sm120; do
+        for activations in a16 declared; do
+          step parity "fused swiglu $profile $activations" "$nibble" parity "$data/model/hf-nvfp4-ct" \
+            --a "cpu:mirror=$profile" --b "cuda:arch-path=$profile,fused-swiglu=on" --activations $activations
+        done
+      done
+      for checkpoint in mixed/hf-mixed-ct mixed/hf-mixed-modelopt mixed/hf-fp8-block; do
+        step parity "fused swiglu, $checkpoint" "$nibble" parity "$data/$checkpoint" \
+          --a cpu:mirror=sm90 --b cuda:arch-path=sm90,fused-swiglu=on
+      done
       step parity "cuda against float64" "$nibble" parity "$data/model/hf-nvfp4-ct" --a cuda --against-oracle ;;
     bench)
       for device in cuda cuda:graphs=off; do
@@ -155,6 +165,7 @@ for stage in $stages; do
       step bench "packing behind norms and SwiGLU" "$nibble" bench ops --op pack --device cuda -t 1,8,64,2048 -o md
       step bench "experts" "$nibble" bench ops --op grouped --device cuda --formats nvfp4 -t 1,8,64,512,2048 -o md
       step bench "linear, mode a8" "$nibble" bench ops --op linear --device cuda --formats a8 -t 8,1024,2048,4096 -o md
+      step bench "gate, up and SwiGLU as one" "$nibble" bench ops --op gate-up --device cuda -t 1,8,64,2048 -o md
       step bench "linear beside cuBLAS" "$nibble" bench ops --op linear --device cuda -o md ;;
   esac
 done

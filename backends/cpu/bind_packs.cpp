@@ -57,4 +57,7 @@ Binder::Call Binder::call(const Packed<SwiGlu>& a) {
   };
 }
 
+// DeviceInfo::fusions does not offer it.
+Binder::Call Binder::call(const LinearSwiGlu&) { fail("expected linear layers and SwiGLU one by one"); }
+
 }  // namespace nibble::cpu

@@ -51,6 +51,7 @@ class Binder {
   Call call(const ExpertRoute& a);
   Call call(const GroupedLinear& a);
   Call call(const ExpertCombine& a);
+  Call call(const LinearSwiGlu& a);
 
   [[noreturn]] void fail(const std::string& what) const;
   void expect(bool good, const char* field, const char* wanted) const;

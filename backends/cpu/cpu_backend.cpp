@@ -63,6 +63,9 @@ const BackendOptions& for_a_cpu(const BackendOptions& options) {
   if (!options.arch_path.empty()) {
     refuse("arch-path: expected none (only CUDA cards have one), found " + in_quotes(options.arch_path));
   }
+  if (options.fused_swiglu.value_or(false)) {
+    refuse("fused-swiglu: expected off (only CUDA cards have the fused op), found \"on\"");
+  }
   return options;
 }
 
@@ -87,7 +90,7 @@ CpuBackend::CpuBackend(const BackendOptions& options)
     device_.kernels += ", mirror";
     device_.operand = operand_type(profile_);
   }
-  if (options.fused_pack.value_or(true)) device_.fusions = Fusions::all();
+  if (options.fused_pack.value_or(true)) device_.fusions = Fusions::packs();
   device_.packing = options.packing;
   device_.threads = parallel_.threads();
   device_.memory = memory.total;

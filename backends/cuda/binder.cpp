@@ -76,6 +76,14 @@ class Binder : private BinderViews {
     serves_ = {linear_name("linear ", args.weight, a.x_format), linear_kernel(bound_.launch, args)};
     return [args](const Launch& to) { linear(to, args); };
   }
+  Call call(const LinearSwiGlu& a) {
+    expect(a.y.rows == a.x.rows, "y", "as many rows as x");
+    const WeightImage& w = gate_up(a.gate, a.up);
+    const LinearArgs args = linear_args(a.x, a.x_scales, a.x_format, w, a.y, w.rows / 2);
+    output_ = args.y;
+    serves_ = {linear_name("linear swiglu ", w, a.x_format), linear_kernel(bound_.launch, args)};
+    return [args](const Launch& to) { linear(to, args); };
+  }
   Call call(const DeltaConv& a) {
     const DeltaLayerView& state = delta_layer(a.layer, a.shape);
     const std::int64_t c = a.shape.channels();

@@ -99,7 +99,11 @@ class BinderViews {
 
   LinearArgs linear_args(const Tensor& x, const Tensor& x_scales, const ActivationFormat& format, WeightId id,
                          const Tensor& y) {
-    const WeightImage& w = weight(id);
+    return linear_args(x, x_scales, format, weight(id), y, weight(id).rows);
+  }
+  // y has so many columns.
+  LinearArgs linear_args(const Tensor& x, const Tensor& x_scales, const ActivationFormat& format, const WeightImage& w,
+                         const Tensor& y, std::int64_t cols) {
     using Kind = ActivationFormat::Kind;
     LinearArgs args;
     args.format = format;
@@ -112,7 +116,7 @@ class BinderViews {
       args.x_scales = scales("x_scales", x_scales, format, w.cols);
     }
     expect(y.dtype == DType::f32 || y.dtype == l_.operand, "y", "float32 or the operand type");
-    args.y = wide_.write(typed_view("y", y, y.dtype, w.rows));
+    args.y = wide_.write(typed_view("y", y, y.dtype, cols));
     return args;
   }
   static std::string linear_name(const char* kind, const WeightImage& w, const ActivationFormat& x) {
@@ -127,9 +131,15 @@ class BinderViews {
   }
 
   const WeightImage& weight(WeightId id) const {
-    if (id < 0 || id >= static_cast<std::int64_t>(l_.weights.size()))
-      fail("no weight " + std::to_string(id));
-    return l_.weights[static_cast<std::size_t>(id)];
+    const WeightImage& w = image(id);
+    if (w.gate_up || w.codes == nullptr) fail("weight " + std::to_string(id) + " lies in an image of gate and up");
+    return w;
+  }
+  // Of both, at gate's place.
+  const WeightImage& gate_up(WeightId gate, WeightId up) const {
+    const WeightImage& w = image(gate);
+    expect(w.gate_up && image(up).codes == nullptr, "gate", "an image of gate and up");
+    return w;
   }
   const ConstantView& constant(const char* field, ConstantId id) const {
     if (id < 0 || id >= static_cast<std::int64_t>(l_.constants.size())) {
@@ -162,6 +172,11 @@ class BinderViews {
                state.shape.head_dim == s.head_dim,
            "shape", "that of the state's layer");
     return state;
+  }
+
+  const WeightImage& image(WeightId id) const {
+    if (id < 0 || id >= static_cast<std::int64_t>(l_.weights.size())) fail("no weight " + std::to_string(id));
+    return l_.weights[static_cast<std::size_t>(id)];
   }
 
   Loaded& l_;

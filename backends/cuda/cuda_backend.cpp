@@ -87,6 +87,12 @@ void show_list(const Observer& observer, const Op& op, const std::vector<T>& lis
   observer(op, static_cast<std::int64_t>(values.size()), 1, values);
 }
 
+// On this path NVFP4 meets NVFP4 in kernels of its own.
+const char* refuse_sm120_swiglu(const Weight& gate, const ActivationFormat& x) {
+  const bool fp4 = gate.format == WeightFormat::nvfp4 && x.kind == ActivationFormat::Kind::nvfp4_static;
+  return fp4 ? "the FP4 unit's kernels have no SwiGLU behind their sums" : nullptr;
+}
+
 // What is launched while it lives belongs to one run of a program.
 class TracedRun {
  public:
@@ -136,7 +142,15 @@ CudaBackend::CudaBackend(const BackendOptions& options)
       throw Error(ErrorCode::invalid_argument, "[cuda] fused-pack: expected off with rows of f16 (" +
                                                    device_.profile + "), found \"on\"");
     }
-    device_.fusions = Fusions::all();
+    device_.fusions = Fusions::packs();
+  }
+  if (options.fused_swiglu.value_or(false)) {
+    if (device_.operand == DType::f16) {
+      throw Error(ErrorCode::invalid_argument, "[cuda] fused-swiglu: expected off with rows of f16 (" +
+                                                   device_.profile + "), found \"on\"");
+    }
+    device_.fusions.linear_swiglu = true;
+    if (path_ == ArchPath::sm120) device_.fusions.refusal = refuse_sm120_swiglu;
   }
   device_.memory = card.memory;
   device_.free_memory = card.free_memory;

@@ -86,9 +86,36 @@ std::uint64_t constant_bytes(const ModelSpec& spec) {
   return total;
 }
 
+// Of each weight: the up weight that shares its image (it is gate), itself (its image is that of a gate) or none.
+std::vector<WeightId> partners(const ModelSpec& spec) {
+  std::vector<WeightId> with(spec.weights.size(), -1);
+  for (const Program& p : spec.programs) {
+    for (const Op& op : p.ops) {
+      const auto* a = std::get_if<LinearSwiGlu>(&op.args);
+      if (a == nullptr) continue;
+      auto &gate = with.at(static_cast<std::size_t>(a->gate)), &up = with.at(static_cast<std::size_t>(a->up));
+      const bool fresh = gate == -1 && up == -1, same = gate == a->up && up == a->up;
+      if ((!fresh && !same) || a->gate == a->up) {
+        throw Error(ErrorCode::internal,
+                    "[cuda] " + p.cls.name() + ": " + op.name + ": a weight of it belongs to another pair");
+      }
+      gate = up = a->up;
+    }
+  }
+  return with;
+}
+
 std::uint64_t weight_bytes(const ModelSpec& spec) {
+  const std::vector<WeightId> with = partners(spec);
   std::uint64_t total = 0;
-  for (const Weight& w : spec.weights) total += aligned(image_bytes(w));
+  for (std::size_t i = 0; i < with.size(); ++i) {
+    const Weight& w = spec.weights[i];
+    if (with[i] < 0) {
+      total += aligned(image_bytes(w));
+    } else if (with[i] != static_cast<WeightId>(i)) {
+      total += aligned(gate_up_bytes(w, spec.weights[static_cast<std::size_t>(with[i])]));
+    }
+  }
   return total;
 }
 
@@ -147,15 +174,28 @@ void place_weights(Loaded& l, ModelSpec& spec, Carver& carver, cudaStream_t stre
   const Staging staging{host.data(), device.data(), kStagingBytes, stream};
   const std::vector<bool> on_fp8_unit = weights_on_fp8_unit(spec);
   std::uint64_t done = 0;
-  for (Weight& from : spec.weights) {
-    Weight w = std::move(from);  // dropped, with its owner, at the end of the round
+  const auto bring = [](Weight& from) {
+    Weight w = std::move(from);  // dropped, with its owner, when its image is made
     const bool from_file = !w.materialize;
     if (!from_file && w.codes.empty()) w.materialize(w);
     if (from_file) check_finite_on_all_threads(w);
-    const bool fp8_unit = on_fp8_unit[static_cast<std::size_t>(&from - spec.weights.data())];
-    l.weights.push_back(pack_weight(w, carver.take(image_bytes(w)), staging, l.path, fp8_unit));
+    return w;
+  };
+  const std::vector<WeightId> with = partners(spec);
+  l.weights.resize(spec.weights.size());
+  for (std::size_t i = 0; i < with.size(); ++i) {
+    if (with[i] == static_cast<WeightId>(i)) continue;  // with its gate
+    WeightImage& image = l.weights[i];
+    const Weight w = bring(spec.weights[i]);
+    if (with[i] < 0) {
+      image = pack_weight(w, carver.take(image_bytes(w)), staging, l.path, on_fp8_unit[i]);
+    } else {
+      const Weight up = bring(spec.weights[static_cast<std::size_t>(with[i])]);
+      image = pack_gate_up(w, up, carver.take(gate_up_bytes(w, up)), staging, l.path);
+      done += up.bytes();
+    }
     check(cudaStreamSynchronize(stream), w.name.c_str());
-    look_at_packed(l.weights.back());
+    look_at_packed(image);
     done += w.bytes();
     if (loaded && !loaded(done)) {
       throw Error(ErrorCode::cancelled, "[cuda] loading was cancelled at weight " + w.name);

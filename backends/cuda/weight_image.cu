@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -61,7 +62,8 @@ struct Sizes {
   std::uint64_t scales_at = 0, alpha_at = 0, block_at = 0, odd_at = 0, total = 0;
 };
 
-Sizes sizes_of(const Weight& w) {
+// Of an image of `parts` weights like this one.
+Sizes sizes_of(const Weight& w, std::int64_t parts = 1) {
   if (w.rows <= 0 || w.cols <= 0 || w.rows > kMaxDim || w.cols > kMaxDim) {
     refuse(ErrorCode::bad_file, w,
            "expected a matrix of 1 to 2^31 rows and columns, found [" + std::to_string(w.rows) +
@@ -87,7 +89,7 @@ Sizes sizes_of(const Weight& w) {
                std::to_string(w.scales.size()));
   }
   Sizes s;
-  s.padded_rows = ceil_div(w.rows, kTileRows) * kTileRows;
+  s.padded_rows = ceil_div(parts * w.rows, kTileRows) * kTileRows;
   s.padded_cols = ceil_div(w.cols, kTileCols) * kTileCols;
   const auto units = checked_mul(static_cast<std::uint64_t>(s.padded_rows / kUnitRows),
                                  static_cast<std::uint64_t>(s.padded_cols / kTileCols));
@@ -138,18 +140,24 @@ class Pipe {
   Pipe(const Pipe&) = delete;
   Pipe& operator=(const Pipe&) = delete;
 
-  // Calls launch(piece bytes on the device, first row, rows) for groups of rows of the matrix at `from`.
+  // Calls launch(piece bytes on the device, first row, rows) for groups of rows of the image that all of `from` make,
+  // equal shares of each.
   template <class F>
-  void rows(Bytes from, std::int64_t bytes_a_row, F launch) {
+  void rows(std::span<const Bytes> from, std::int64_t bytes_a_row, F launch) {
+    const auto parts = static_cast<std::int64_t>(from.size()), all = parts * weight_.rows;
     const std::int64_t most = kMaxTiles * kTileRows;
     const std::int64_t step =
         std::clamp<std::int64_t>(static_cast<std::int64_t>(slot_bytes_) / bytes_a_row / kTileRows *
                                      kTileRows, kTileRows, most);
-    for (std::int64_t first = 0; first < weight_.rows; first += step) {
-      const std::int64_t count = std::min(step, weight_.rows - first);
-      const std::byte* data = copy(from.data() + first * bytes_a_row,
-                                   static_cast<std::size_t>(count * bytes_a_row), nullptr);
-      launch(data, first, count);
+    for (std::int64_t first = 0; first < all; first += step) {
+      const std::int64_t count = std::min(step, all - first);
+      const auto share = static_cast<std::size_t>(count / parts * bytes_a_row);
+      std::byte* to = slot();
+      for (const Bytes& part : from) {
+        std::memcpy(to, part.data() + first / parts * bytes_a_row, share);
+        to += share;
+      }
+      launch(send(share * from.size(), nullptr), first, count);
       finish();
     }
   }
@@ -157,7 +165,9 @@ class Pipe {
     const auto* bytes = reinterpret_cast<const std::byte*>(from.data());
     const std::size_t total = from.size() * sizeof(float);
     for (std::size_t at = 0; at < total; at += slot_bytes_) {
-      copy(bytes + at, std::min(slot_bytes_, total - at), to + at);
+      const std::size_t some = std::min(slot_bytes_, total - at);
+      std::memcpy(slot(), bytes + at, some);
+      send(some, to + at);
       finish();
     }
   }
@@ -165,11 +175,14 @@ class Pipe {
  private:
   static constexpr std::int64_t kMaxTiles = 32768;  // below the limit of gridDim.y
 
-  // To `to`, or to the slot's device memory.
-  const std::byte* copy(const std::byte* from, std::size_t bytes, std::byte* to) {
+  // The host's part of the slot, once it is free.
+  std::byte* slot() const {
     cuda_ok(cudaEventSynchronize(done_[at_]), weight_, "upload");
+    return staging_.host + static_cast<std::size_t>(at_) * slot_bytes_;
+  }
+  // What lies there, to `to` or to the slot's device memory.
+  const std::byte* send(std::size_t bytes, std::byte* to) const {
     const std::size_t offset = static_cast<std::size_t>(at_) * slot_bytes_;
-    std::memcpy(staging_.host + offset, from, bytes);
     if (to == nullptr) to = staging_.device + offset;
     cuda_ok(cudaMemcpyAsync(to, staging_.host + offset, bytes, cudaMemcpyHostToDevice,
                             staging_.stream), weight_, "upload");
@@ -221,25 +234,44 @@ void launch_pack(WeightFormat f, const Piece& p, bool f16, std::byte* out, cudaS
   }
 }
 
-std::vector<float> alpha_of(const Weight& w, std::int64_t padded_rows, ScaleCode code) {
+// [padded rows of the image]
+std::vector<float> alpha_of(std::span<const Weight* const> parts, std::int64_t padded_rows, ScaleCode code) {
   const float unit = code == ScaleCode::e5m3 ? num::kSm90Nvfp4Scale : 1.0f;
   std::vector<float> alpha(static_cast<std::size_t>(padded_rows), 0.0f);
-  for (std::size_t n = 0; n < static_cast<std::size_t>(w.rows); ++n) {
-    alpha[n] = w.scale_layout == ScaleLayout::row      ? w.scales[n]
-               : w.scale_layout == ScaleLayout::tensor ? w.scales[0]
-                                                       : 1.0f;
-    alpha[n] = num::mul(alpha[n], unit);
+  const std::int64_t half = parts.front()->rows, rows = static_cast<std::int64_t>(parts.size()) * half;
+  for (std::int64_t n = 0; n < rows; ++n) {
+    const std::int64_t from = parts.size() == 1 ? n : gate_up_row(n, half);
+    const Weight& w = *parts[static_cast<std::size_t>(from / half)];
+    const float scale = w.scale_layout == ScaleLayout::row      ? w.scales[static_cast<std::size_t>(from % half)]
+                        : w.scale_layout == ScaleLayout::tensor ? w.scales[0]
+                                                                : 1.0f;
+    alpha[static_cast<std::size_t>(n)] = num::mul(scale, unit);
   }
   return alpha;
 }
 
-}  // namespace
+void expect_pair(const Weight& gate, const Weight& up) {
+  if (gate.format != up.format || gate.rows != up.rows || gate.cols != up.cols ||
+      gate.activation.kind != up.activation.kind) {
+    refuse(ErrorCode::internal, gate, "expected the shape and formats of " + up.name);
+  }
+  for (const Weight* w : {&gate, &up}) {
+    if (w->rows % 8 != 0) {
+      refuse(ErrorCode::internal, *w, "expected a multiple of 8 rows, found " + std::to_string(w->rows));
+    }
+    if (w->scale_layout == ScaleLayout::block128) {
+      refuse(ErrorCode::internal, *w, "expected a tensor or row scale, found 128x128 blocks");
+    }
+  }
+}
 
-std::uint64_t image_bytes(const Weight& weight) { return sizes_of(weight).total; }
-
-WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& staging, ArchPath path, bool fp8_unit) {
+// Of one weight, or of gate and up.
+WeightImage pack_parts(std::span<const Weight* const> parts, std::byte* arena, const Staging& staging, ArchPath path,
+                       bool fp8_unit) {
+  const Weight& weight = *parts.front();
+  const auto count_of_parts = static_cast<std::int64_t>(parts.size());
   const DType operand = operand_of(path);
-  const Sizes s = sizes_of(weight);
+  const Sizes s = sizes_of(weight, count_of_parts);
   if (reinterpret_cast<std::uintptr_t>(arena) % kAlign != 0) {
     refuse(ErrorCode::internal, weight, "expected an arena aligned to 256 bytes");
   }
@@ -252,15 +284,20 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
   }
   const auto rows = static_cast<std::uint64_t>(weight.rows);
   const std::int64_t code_row = row_bytes(weight), scale_row = weight.cols / 16;
-  expect_bytes(weight, "codes", rows * static_cast<std::uint64_t>(code_row), weight.codes.size());
-  if (nvfp4) {
-    expect_bytes(weight, "block scales", rows * static_cast<std::uint64_t>(scale_row),
-                 weight.block_scales.size());
+  std::vector<Bytes> codes, block_scales;
+  for (const Weight* w : parts) {
+    expect_bytes(*w, "codes", rows * static_cast<std::uint64_t>(code_row), w->codes.size());
+    if (nvfp4) {
+      expect_bytes(*w, "block scales", rows * static_cast<std::uint64_t>(scale_row), w->block_scales.size());
+    }
+    codes.push_back(w->codes);
+    block_scales.push_back(w->block_scales);
   }
 
   WeightImage image;
   image.format = weight.format;
-  image.rows = weight.rows;
+  image.rows = count_of_parts * weight.rows;
+  image.gate_up = count_of_parts == 2;
   image.cols = weight.cols;
   image.padded_rows = s.padded_rows;
   image.padded_cols = s.padded_cols;
@@ -284,33 +321,55 @@ WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& s
   image.segments = num::linear_segments(weight.rows, weight.cols, blocks || fp8);
 
   const std::int64_t k_tiles = s.padded_cols / kTileCols;
-  const std::int64_t group = std::min<std::int64_t>(kTileRows, weight.rows) * code_row;
+  const std::int64_t group = std::min<std::int64_t>(kTileRows, image.rows) * code_row;
   Pipe pipe(weight, staging, group);
   if (by_row) {  // rows that are padding have no kernel's
     cuda_ok(cudaMemsetAsync(alpha, 0, static_cast<std::size_t>(s.padded_rows) * sizeof(float),
                             staging.stream), weight, "clearing");
   }
-  pipe.rows(weight.codes, code_row,
+  pipe.rows(codes, code_row,
             [&](const std::byte* data, std::int64_t first, std::int64_t count) {
               launch_pack(weight.format,
                           {data, first, count, weight.cols, k_tiles, by_row ? alpha : nullptr, odd,
-                           image.scale_code, image.order}, operand == DType::f16, arena,
+                           image.scale_code, image.order, image.gate_up}, operand == DType::f16, arena,
                           staging.stream);
             });
   if (nvfp4) {
-    pipe.rows(weight.block_scales, scale_row,
+    pipe.rows(block_scales, scale_row,
               [&](const std::byte* data, std::int64_t first, std::int64_t count) {
                 const dim3 grid(static_cast<unsigned>(k_tiles),
                                 static_cast<unsigned>(ceil_div(count, kTileRows)));
                 const auto pack = operand == DType::f16 ? pack_f16_scales : pack_scales;
                 pack<<<grid, 256, 0, staging.stream>>>(
-                    Piece{data, first, count, weight.cols, k_tiles, nullptr, odd, image.scale_code, image.order}, arena,
-                    const_cast<std::byte*>(image.scales));
+                    Piece{data, first, count, weight.cols, k_tiles, nullptr, odd, image.scale_code, image.order,
+                          image.gate_up},
+                    arena, const_cast<std::byte*>(image.scales));
               });
   }
-  if (!by_row) pipe.floats(alpha_of(weight, s.padded_rows, image.scale_code), arena + s.alpha_at);
+  if (!by_row) pipe.floats(alpha_of(parts, s.padded_rows, image.scale_code), arena + s.alpha_at);
   if (blocks) pipe.floats(weight.scales, arena + s.block_at);
   return image;
+}
+
+}  // namespace
+
+std::uint64_t image_bytes(const Weight& weight) { return sizes_of(weight).total; }
+std::uint64_t gate_up_bytes(const Weight& gate, const Weight& up) {
+  expect_pair(gate, up);
+  static_cast<void>(sizes_of(up));  // looks at its scales
+  return sizes_of(gate, 2).total;
+}
+
+WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& staging, ArchPath path, bool fp8_unit) {
+  const Weight* const parts[] = {&weight};
+  return pack_parts(parts, arena, staging, path, fp8_unit);
+}
+WeightImage pack_gate_up(const Weight& gate, const Weight& up, std::byte* arena, const Staging& staging,
+                         ArchPath path) {
+  static_cast<void>(gate_up_bytes(gate, up));
+  if (operand_of(path) == DType::f16) refuse(ErrorCode::internal, gate, "expected a path with bf16 operands");
+  const Weight* const parts[] = {&gate, &up};
+  return pack_parts(parts, arena, staging, path, false);
 }
 
 void look_at_packed(WeightImage& image) {

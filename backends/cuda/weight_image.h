@@ -32,10 +32,14 @@ struct WeightImage {
   DType values = DType::bf16;     // of operands; unquantised weights became bf16, or f16 scaled by row
   const std::uint32_t* odd = nullptr;  // on the device: look_at_packed()
   bool plain = false;  // no FP8 code is NaN; false until looked at
+  // Of pack_gate_up: rows of gate and up take turns (gate_up_row). A kernel that reads it makes SwiGLU's y, half as many
+  // columns as there are rows; `segments` are those of either weight alone.
+  bool gate_up = false;
 };
 
 // Bytes of the image in the arena, a multiple of 256.
 std::uint64_t image_bytes(const Weight& weight);
+std::uint64_t gate_up_bytes(const Weight& gate, const Weight& up);
 
 // Uploads through `staging` (pinned host memory, `staging_bytes` of it, and as much device memory
 // at `device_staging`), piece by piece, and packs on the device into `arena` (256-byte aligned,
@@ -48,6 +52,11 @@ struct Staging {
 // `path` decides what values and scales become, and with weight.activation and fp8_unit (Linear's) the order of codes.
 WeightImage pack_weight(const Weight& weight, std::byte* arena, const Staging& staging,
                         ArchPath path = ArchPath::sm90, bool fp8_unit = false);
+
+// The same for one image of two weights of the same shape and format, scales each its own: a multiple of 8 rows, no
+// scales of 128x128 blocks, a path with bf16 operands.
+WeightImage pack_gate_up(const Weight& gate, const Weight& up, std::byte* arena, const Staging& staging,
+                         ArchPath path = ArchPath::sm90);
 
 // Sets `plain`; the packing must have finished.
 void look_at_packed(WeightImage& image);

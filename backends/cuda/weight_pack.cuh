@@ -8,7 +8,8 @@
 namespace nibble::cuda {
 namespace {
 
-// A piece of the file on the device: `rows` rows from row `first`, the rest of its last tile is padding.
+// A piece of the file on the device: `rows` rows from row `first`, the rest of its last tile is padding. Where gate_up,
+// the rows of gate, then as many of up.
 struct Piece {
   const std::byte* data;
   std::int64_t first, rows, cols, k_tiles;
@@ -16,7 +17,12 @@ struct Piece {
   std::uint32_t* odd;
   ScaleCode scale_code;
   CodeOrder order;
+  bool gate_up;
 };
+// Where row r of the piece's image lies in the data.
+__device__ __forceinline__ std::int64_t row_of(const Piece& p, std::int64_t r) {
+  return p.gate_up ? gate_up_row(r, p.rows / 2) : r;
+}
 
 template <WeightFormat F>
 __device__ float value_of(const std::byte* row, std::int64_t k) {
@@ -67,13 +73,13 @@ __device__ std::uint32_t packed_word(const Piece& p, std::int64_t row0, std::int
     if (p.order == CodeOrder::k64) {
       const std::int64_t r = row0 + g + at % 2 * 8, k = k0 + q * 8 + at % 4 / 2 * 32;
       if (r >= p.rows || k >= p.cols) return 0;
-      for (int i = 0; i < 4; ++i) word |= static_cast<std::uint32_t>(p.data[r * stride + k / 2 + i]) << (8 * i);
+      for (int i = 0; i < 4; ++i) word |= static_cast<std::uint32_t>(p.data[row_of(p, r) * stride + k / 2 + i]) << (8 * i);
       return word;
     }
     for (int reg = 0; reg < 4; ++reg) {
       const std::int64_t r = row0 + g + reg % 2 * 8, k = k0 + at % 4 * 16 + 2 * q + reg / 2 * 8;
       if (r >= p.rows || k >= p.cols) continue;
-      const auto two = static_cast<std::uint32_t>(p.data[r * stride + k / 2]);
+      const auto two = static_cast<std::uint32_t>(p.data[row_of(p, r) * stride + k / 2]);
       word |= (two & 15u) << (4 * reg) | (two >> 4) << (16 + 4 * reg);
     }
   } else if constexpr (F == WeightFormat::fp8_e4m3) {
@@ -91,7 +97,7 @@ __device__ std::uint32_t packed_word(const Piece& p, std::int64_t row0, std::int
       const std::int64_t r = row0 + g + i / 2 * 8;
       const std::int64_t k = k0 + step * 16 + 2 * q + at % 2 * 8 + i % 2;
       if (r >= p.rows || k >= p.cols) continue;
-      word |= static_cast<std::uint32_t>(p.data[r * stride + k]) << (8 * i);
+      word |= static_cast<std::uint32_t>(p.data[row_of(p, r) * stride + k]) << (8 * i);
     }
   } else {
     const int lane = at % 128 / 4, g = lane / 4, q = lane % 4, reg = at % 4;
@@ -99,7 +105,7 @@ __device__ std::uint32_t packed_word(const Piece& p, std::int64_t row0, std::int
     for (int half = 0; half < 2; ++half) {
       const std::int64_t k = k0 + at / 128 * 16 + 2 * q + reg / 2 * 8 + half;
       if (r >= p.rows || k >= p.cols) continue;
-      word |= operand_of<F>(p, p.data + r * stride, r, k) << (16 * half);
+      word |= operand_of<F>(p, p.data + row_of(p, r) * stride, r, k) << (16 * half);
     }
   }
   return word;
@@ -180,7 +186,7 @@ __global__ __launch_bounds__(256) void pack_scales(Piece p, std::byte* codes, st
   const std::int64_t row = tile_row + unit * kUnitRows + at / 8 + at % 2 * 8;
   const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) * 4 + at % 8 / 2;
   const bool there = row < p.rows && block < stride;
-  const std::byte scale = there ? p.data[row * stride + block] : std::byte{0};
+  const std::byte scale = there ? p.data[row_of(p, row) * stride + block] : std::byte{0};
   const std::int64_t first = unit_index(p.first + tile_row, static_cast<std::int64_t>(blockIdx.x) * kTileCols, p.k_tiles);
   if (p.scale_code == ScaleCode::e4m3) {
     const std::int64_t n = p.first + row, k = block * 16;

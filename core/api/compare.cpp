@@ -14,20 +14,37 @@ namespace {
   throw Error(ErrorCode::unsupported, "[parity] the devices run different programs: " + what);
 }
 
+// Ops of a program that the other one shows as well.
+std::vector<const Op*> shared_ops(const Program& program, const Program& other) {
+  const std::set<std::string> folded = folded_into(other, program);
+  std::vector<const Op*> all;
+  for (const Op& op : program.ops) {
+    if (!folded.contains(op.name)) all.push_back(&op);
+  }
+  return all;
+}
+
 void check_programs(const std::vector<Program>& a, const std::vector<Program>& b) {
   for (std::size_t p = 0; p < std::min(a.size(), b.size()); ++p) {
     const std::string name = a[p].cls.name();
-    const std::size_t most = std::max(a[p].ops.size(), b[p].ops.size());
-    for (std::size_t i = 0; i < most; ++i) {
-      const auto show = [&](const Program& program) {
-        return i < program.ops.size() ? describe_op(program.ops[i]) : std::string("nothing");
+    const std::vector<const Op*> of_a = shared_ops(a[p], b[p]), of_b = shared_ops(b[p], a[p]);
+    for (std::size_t i = 0; i < std::max(of_a.size(), of_b.size()); ++i) {
+      const auto show = [&](const std::vector<const Op*>& ops) {
+        return i < ops.size() ? describe_op(*ops[i]) : std::string("nothing");
       };
-      if (i >= a[p].ops.size() || i >= b[p].ops.size() || !same_op(a[p].ops[i], b[p].ops[i])) {
-        different_programs("op " + std::to_string(i) + " of " + name + " is " + show(a[p]) + " on A and " +
-                           show(b[p]) + " on B");
+      if (i >= of_a.size() || i >= of_b.size() || !same_op(*of_a[i], *of_b[i])) {
+        different_programs("op " + std::to_string(i) + " of " + name + " is " + show(of_a) + " on A and " +
+                           show(of_b) + " on B");
       }
     }
   }
+}
+
+// An observer that is shown what the other device shows too.
+Observer without(const std::set<std::string>& folded, const Observer& shown) {
+  return [&](const Op& op, std::int64_t rows, std::int64_t cols, std::span<const float> data) {
+    if (!folded.contains(op.name)) shown(op, rows, cols, data);
+  };
 }
 
 class Comparison {
@@ -47,11 +64,12 @@ class Comparison {
  private:
   std::int32_t step(const ProbeStep& s) {
     const Program& program = b_.program(s.section);
-    OpCursor cursor(program);
+    const auto of_a = folded_into(program, a_.program(s.section)), of_b = folded_into(a_.program(s.section), program);
+    OpCursor cursor(program, of_b);
     const std::int64_t base = b_.position();
     std::int32_t token = 0;
-    Lockstep::run([&](const Observer& o) { token = a_.run(s.section, s.tokens, o).tokens.back(); },
-                  [&](const Observer& o) { b_.run(s.section, s.tokens, o); },
+    Lockstep::run([&](const Observer& o) { token = a_.run(s.section, s.tokens, without(of_a, o)).tokens.back(); },
+                  [&](const Observer& o) { b_.run(s.section, s.tokens, without(of_b, o)); },
                   [&](const Shown& a, const Shown& b) {
                     if (!same_op(*a.op, *b.op) || a.rows != b.rows || a.cols != b.cols) {
                       different_programs("in step " + std::to_string(s.number) + " A shows " +

@@ -46,10 +46,7 @@ Sum& of_kind(std::vector<Sum>& sums, const std::string& kind) {
 
 ParityDigest digest_device(const std::filesystem::path& model, const Device& on,
                            const ParityOptions& how) {
-  if (on.fused_pack.value_or(false)) {
-    throw Error(ErrorCode::invalid_argument,
-                "[parity] fused-pack: expected off (a digest has ops one by one), found on");
-  }
+  expect_ops_one_by_one(on, "a digest has ops one by one");
   ParityDigest digest;
   Probe probe(Probe::draft(model, on, how), how);
   digest.device = describe_device(on, probe.device());

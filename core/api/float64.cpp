@@ -141,10 +141,7 @@ void compare_with_reference(Probe& on, const ParityOptions& how, Float64Report& 
 
 Float64Report compare_with_float64(const std::filesystem::path& model, const Device& on,
                                    const ParityOptions& how) {
-  if (on.fused_pack.value_or(false)) {
-    throw Error(ErrorCode::invalid_argument,
-                "[parity] fused-pack: expected off (float64 knows ops one by one), found on");
-  }
+  expect_ops_one_by_one(on, "float64 knows ops one by one");
   Float64Report report;
   Probe probe(Probe::draft(model, on, how), how, /*keep_weights=*/true);
   report.device = describe_device(on, probe.device());

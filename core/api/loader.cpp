@@ -113,12 +113,25 @@ void describe_work(const ModelSpec& spec, ModelInfo& info) {
       info.body.parameters += served * w.rows * w.cols;
       info.body.bytes += static_cast<std::uint64_t>(served) * w.bytes();
     }
-    const auto* linear = std::get_if<Linear>(&op.args);
-    if (linear == nullptr) continue;
-    const Weight& w = spec.weights[static_cast<std::size_t>(linear->weight)];
-    ModelInfo::LinearWork& work = linear->x.rows == Rows::tokens ? info.body : info.head;
-    work.parameters += w.rows * w.cols;
-    work.bytes += w.bytes();
+    const auto add = [&](const Tensor& x, WeightId id) {
+      const Weight& w = spec.weights[static_cast<std::size_t>(id)];
+      ModelInfo::LinearWork& work = x.rows == Rows::tokens ? info.body : info.head;
+      work.parameters += w.rows * w.cols;
+      work.bytes += w.bytes();
+    };
+    if (const auto* linear = std::get_if<Linear>(&op.args)) add(linear->x, linear->weight);
+    if (const auto* fused = std::get_if<LinearSwiGlu>(&op.args)) add(fused->x, fused->gate), add(fused->x, fused->up);
+  }
+}
+
+// A line for each reason why a SwiGLU stays an op of its own.
+void describe_apart(const std::vector<Apart>& apart, ModelInfo& info) {
+  for (auto one = apart.begin(); one != apart.end(); ++one) {
+    const auto same = [&](const Apart& other) { return std::string_view(other.why) == one->why; };
+    if (std::any_of(apart.begin(), one, same)) continue;
+    const auto more = std::count_if(one + 1, apart.end(), same);
+    info.notes.push_back("fused-swiglu: " + one->op + (more > 0 ? " and " + std::to_string(more) + " more" : "") +
+                         " not fused: " + one->why);
   }
 }
 
@@ -153,7 +166,7 @@ const BackendEntry& backend_for(const Device& on) {
 
 BackendOptions backend_options(const Device& on) {
   return {on.threads,   on.kernels,    on.mirror,  on.index,  on.graphs,
-          on.arch_path, on.fused_pack, on.profile, on.packing};
+          on.arch_path, on.fused_pack, on.profile, on.packing, on.fused_swiglu};
 }
 
 std::string human_bytes(std::uint64_t bytes) {
@@ -205,6 +218,7 @@ Draft draft_model(const JsonView& config, const QuantConfig& quant,
                                static_cast<std::uint64_t>(program.scratch_bytes)});
     tracer.spec().programs.push_back(std::move(program));
   }
+  describe_apart(tracer.apart(), d.info);
   d.spec = std::move(tracer.spec());
   reencode_nvfp4(d);
   d.memory = d.backend->plan(d.spec, d.engine.sizes);

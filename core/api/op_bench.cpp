@@ -103,6 +103,21 @@ GroupedBench bench_grouped(const Device& on, const GroupedBenchOptions& how) {
   return entry.bench_grouped(backend_options(on), how);
 }
 
+GateUpBench bench_gate_up(const Device& on, const GateUpBenchOptions& how) {
+  check_linear(how);
+  for (const LinearShape& s : how.shapes) {
+    if (s.n % 8 == 0) continue;
+    throw Error(ErrorCode::invalid_argument,
+                "[bench ops] shapes: expected N a multiple of 8, found " + std::to_string(s.n));
+  }
+  const BackendEntry& entry = backend_for(on);
+  if (entry.bench_gate_up == nullptr) {
+    throw Error(ErrorCode::no_device,
+                "[device] bench ops: expected a CUDA device (cuda, cuda:1), found " + on.text());
+  }
+  return entry.bench_gate_up(backend_options(on), how);
+}
+
 PackBench bench_pack(const Device& on, const PackBenchOptions& how) {
   check(how);
   const BackendEntry& entry = backend_for(on);

@@ -43,6 +43,7 @@ Draft Probe::draft(const std::filesystem::path& model, const Device& on, const P
   // compared with those that have them; who asks for fused ops gets them.
   Device device = on;
   device.fused_pack = on.fused_pack.value_or(false);
+  device.fused_swiglu = on.fused_swiglu.value_or(false);
   Draft d = draft_files(ModelFiles(model), device, load, {{Kind::decode, 1, 1}, {Kind::mixed, how.chunk, how.chunk}});
   if (positions > d.engine.capacity) {
     throw Error(ErrorCode::context_full, "[parity] a prompt of " + std::to_string(how.prompt.size()) +
@@ -155,7 +156,8 @@ std::int64_t OpCursor::find(const Op& op) {
       next_ = i + 1;
       return static_cast<std::int64_t>(i);
     }
-    if (!section_of(program_.ops[i].args)) break;  // an op that every step runs may not be left out
+    const bool left_out = left_out_.contains(program_.ops[i].name);
+    if (!left_out && !section_of(program_.ops[i].args)) break;  // an op that every step runs may not be left out
   }
   throw Error(ErrorCode::internal,
               "[parity] " + program_.cls.name() + ": " +
@@ -164,7 +166,36 @@ std::int64_t OpCursor::find(const Op& op) {
 }
 
 bool same_op(const Op& a, const Op& b) {
-  return a.args.index() == b.args.index() && a.name == b.name && section_of(a.args) == section_of(b.args);
+  const auto swiglu = [](const OpArgs& args) {
+    return std::holds_alternative<SwiGlu>(args) || std::holds_alternative<LinearSwiGlu>(args);
+  };
+  const bool same_kind = a.args.index() == b.args.index() || (swiglu(a.args) && swiglu(b.args));
+  return same_kind && a.name == b.name && section_of(a.args) == section_of(b.args);
+}
+
+void expect_ops_one_by_one(const Device& on, const char* why) {
+  const auto expect_off = [why](const char* name, const std::optional<bool>& fused) {
+    if (fused.value_or(false)) refuse(std::string(name) + ": expected off (" + why + "), found on");
+  };
+  expect_off("fused-pack", on.fused_pack);
+  expect_off("fused-swiglu", on.fused_swiglu);
+}
+
+std::set<std::string> folded_into(const Program& other, const Program& program) {
+  std::set<std::string> fused, folded;
+  for (const Op& op : other.ops) {
+    if (std::holds_alternative<LinearSwiGlu>(op.args)) fused.insert(op.name);
+  }
+  for (const Op& op : program.ops) {
+    const auto* swiglu = std::get_if<SwiGlu>(&op.args);
+    if (swiglu == nullptr || !fused.contains(op.name)) continue;
+    for (const Op& maker : program.ops) {
+      const auto* linear = std::get_if<Linear>(&maker.args);
+      if (linear == nullptr) continue;
+      if (linear->y.buffer == swiglu->gate.buffer || linear->y.buffer == swiglu->up.buffer) folded.insert(maker.name);
+    }
+  }
+  return folded;
 }
 
 bool gives_logits(const Program& program, const Op& op) {

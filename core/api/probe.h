@@ -6,7 +6,10 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/api/loader.h"
@@ -54,19 +57,27 @@ struct ProbeStep {
 bool walk(const ParityOptions& how, ParityWork& work,
           const std::function<std::int32_t(const ProbeStep&, bool& more)>& step);
 
-// Finds which op of a program an observer is shown: ops come in order, those of empty sections are left
-// out. Throws Error(internal) for one that does not belong there.
+// Finds which op of a program an observer is shown: ops come in order, those of empty sections and of these names are
+// left out. Throws Error(internal) for one that does not belong there.
 class OpCursor {
  public:
-  explicit OpCursor(const Program& program) : program_(program) {}
+  explicit OpCursor(const Program& program, std::set<std::string> left_out = {})
+      : program_(program), left_out_(std::move(left_out)) {}
   std::int64_t find(const Op& op);
 
  private:
   const Program& program_;
+  std::set<std::string> left_out_;
   std::size_t next_ = 0;
 };
 
-bool same_op(const Op& a, const Op& b);   // by name, kind and section
+// Throws Error(invalid_argument) with `why` where the device is asked for fused ops.
+void expect_ops_one_by_one(const Device& on, const char* why);
+// Of a program, those linear layers that `other` has inside a LinearSwiGlu: it shows nothing of theirs.
+std::set<std::string> folded_into(const Program& other, const Program& program);
+
+// By name, kind and section; a LinearSwiGlu shows what its SwiGlu does.
+bool same_op(const Op& a, const Op& b);
 bool gives_logits(const Program& program, const Op& op);
 std::string describe_op(const Op& op);    // "layers.3.self_attn.q_proj (linear)"
 ParityDevice describe_device(const Device& on, const DeviceInfo& info);

@@ -288,10 +288,19 @@ struct Packed {
   Pack pack;
 };
 
+// Two Linear that read the same x and SwiGlu of what they make, in one pass: exactly the bytes that the three leave, so
+// that gate and up are rounded to y's type before SwiGlu's formula. They have no buffers.
+struct LinearSwiGlu {
+  Tensor x, x_scales;  // Linear's
+  ActivationFormat x_format;
+  WeightId gate, up;  // [I, K] of one format, I a multiple of 8, no 128x128 scales; no other op reads them
+  Tensor y;           // [T, I] operand
+};
+
 using OpArgs = std::variant<Embed, RmsNorm, Quantize, Linear, DeltaConv, DeltaGates, DeltaRule,
                             GatedRmsNorm, QkNormRope, Attention, SigmoidGate, SwiGlu, Add, GatherRows,
                             Sample, TokenLogprob, Packed<RmsNorm>, Packed<GatedRmsNorm>, Packed<SwiGlu>,
-                            ExpertRoute, GroupedLinear, ExpertCombine>;
+                            ExpertRoute, GroupedLinear, ExpertCombine, LinearSwiGlu>;
 
 struct Op {
   std::string name;  // where in the model: "layers.3.self_attn.q_proj"

@@ -119,7 +119,7 @@ Reference::Result Reference::evaluate(const Op& op) {
   }
   std::visit(
       [&](const auto& a) {
-        if constexpr (requires { a.pack; }) {
+        if constexpr (requires { a.pack; } || std::is_same_v<std::decay_t<decltype(a)>, LinearSwiGlu>) {
           throw Error(ErrorCode::internal,
                       "[parity] " + op.name + ": expected ops one by one, found " + op_kind(op.args));
         } else {

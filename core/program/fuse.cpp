@@ -14,11 +14,6 @@ bool in(const std::vector<std::int32_t>& list, std::int32_t buffer) {
   return std::find(list.begin(), list.end(), buffer) != list.end();
 }
 
-bool same_view(const Tensor& a, const Tensor& b) {
-  return a.buffer == b.buffer && a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols &&
-         a.offset == b.offset && a.stride == b.stride;
-}
-
 // The only op that writes `buffer`, if it comes before `end`.
 std::size_t writer_of(const Program& program, std::int32_t buffer, std::size_t end) {
   std::size_t found = kNone;
@@ -40,7 +35,7 @@ bool read_by_another(const Program& program, std::int32_t buffer, std::size_t re
 template <class First>
 std::optional<OpArgs> packed(const OpArgs& args, const Quantize& behind, bool keep, bool wanted) {
   const auto* first = std::get_if<First>(&args);
-  if (first == nullptr || !wanted || !same_view(first->y, behind.x)) return std::nullopt;
+  if (first == nullptr || !wanted || first->y != behind.x) return std::nullopt;
   Packed<First> both{*first, {behind.format, behind.codes, behind.scales}};
   if (!keep) both.op.y.buffer = -1;
   return both;

@@ -1,18 +1,40 @@
-// fuse.h: rewrites of a traced program that let one op do the work of two and write the same bytes.
+// fuse.h: rewrites of a traced program that let one op do the work of two or three and write the same bytes.
 #pragma once
+
+#include <span>
+#include <string>
+#include <vector>
 
 namespace nibble {
 
+struct ActivationFormat;
 struct Program;
+struct Weight;
+
+// Why a backend has no kernel that ends a linear layer of gate and up (weights as `gate`, input as `x`) in SwiGLU;
+// null: it has one.
+using SwiGluRefusal = const char* (*)(const Weight& gate, const ActivationFormat& x);
 
 // Which rewrites; a backend says which of the fused ops it has.
 struct Fusions {
   bool rms_norm_pack = false, gated_rms_norm_pack = false, swiglu_pack = false;
-  static constexpr Fusions all() { return {true, true, true}; }
+  bool linear_swiglu = false;
+  SwiGluRefusal refusal = nullptr;  // null: there is a kernel for all
+  static constexpr Fusions packs() { return {true, true, true}; }
 };
 
 // A Quantize and the op that makes its x become one Packed. Where others read x too, it is still
 // written. To be called before plan().
 void fuse(Program& program, const Fusions& which);
+
+// A SwiGlu that stays an op of its own, and why.
+struct Apart {
+  std::string op;
+  const char* why;
+  bool operator==(const Apart&) const = default;
+};
+// The linear layers of gate and up and the SwiGlu behind them become one LinearSwiGlu with SwiGlu's name. Returns those
+// that do not. To be called behind fuse(), before plan().
+std::vector<Apart> fuse_swiglu(Program& program, SwiGluRefusal refusal, std::span<const Weight> weights);
 
 }  // namespace nibble

@@ -51,6 +51,7 @@ void visit_tensors(OpArgs& args, const std::function<void(Tensor&)>& read,
                    for (Tensor* t : {&op.x, &op.x_scales, &op.order, &op.starts}) read(*t);
                    write(op.y);
                  },
+                 [&](LinearSwiGlu& op) { read(op.x), read(op.x_scales), write(op.y); },
                  [&](ExpertCombine& op) {
                    for (Tensor* t : {&op.x, &op.weights, &op.place, &op.shared, &op.shared_gate}) read(*t);
                    write(op.y);

@@ -1,5 +1,6 @@
 #include "core/program/step.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/program/planner.h"
@@ -96,6 +97,14 @@ ConstantId Tracer::rope(const RopeConfig& config) {
   spec_.constants.push_back({"rope", {how_.max_positions, config.rotary_dim}, std::move(table)});
   ropes_.emplace_back(config, id);
   return id;
+}
+
+void Tracer::fuse(Program& program) {
+  nibble::fuse(program, how_.fusions);
+  if (!how_.fusions.linear_swiglu) return;
+  for (Apart& one : fuse_swiglu(program, how_.fusions.refusal, spec_.weights)) {
+    if (std::find(apart_.begin(), apart_.end(), one) == apart_.end()) apart_.push_back(std::move(one));
+  }
 }
 
 Step::Step(Tracer& tracer, const ProgramClass& cls) : tracer_(tracer) { program_.cls = cls; }
@@ -265,7 +274,7 @@ Program Step::finish(Tensor logits) {
   } else {
     emit("sample", Sample{logits});
   }
-  fuse(program_, tracer_.options().fusions);
+  tracer_.fuse(program_);
   plan(program_);
   return std::move(program_);
 }

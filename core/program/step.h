@@ -44,12 +44,17 @@ class Tracer {
                       std::vector<std::int64_t> shape);
   ConstantId rope(const RopeConfig& config);
   ModelSpec& spec() { return spec_; }
+  // The rewrites that the options ask for.
+  void fuse(Program& program);
+  // SwiGLUs that stayed ops of their own where they were to be fused, each once.
+  const std::vector<Apart>& apart() const { return apart_; }
 
  private:
   TraceOptions how_;
   ModelSpec spec_;
   std::map<const void*, std::int32_t> weights_, constants_;
   std::vector<std::pair<RopeConfig, ConstantId>> ropes_;
+  std::vector<Apart> apart_;
 };
 
 class Step {

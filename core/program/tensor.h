@@ -22,6 +22,7 @@ struct Tensor {
   Rows rows = Rows::tokens;
   std::int64_t cols = 0, offset = 0, stride = 0;
 
+  bool operator==(const Tensor&) const = default;
   bool valid() const { return buffer >= 0; }
   // Columns [first, first + count) of every row.
   Tensor slice(std::int64_t first, std::int64_t count) const {

@@ -67,7 +67,7 @@ const Op& find(const Program& p, const std::string& name) {
 
 TEST(Fuse, PacksBehindNormsAndSwiGlu) {
   const Net net;
-  const Program two = net.trace({}), one = net.trace(Fusions::all());
+  const Program two = net.trace({}), one = net.trace(Fusions::packs());
   EXPECT_EQ(count(two, "quantize"), 8);
   EXPECT_EQ(one.ops.size(), two.ops.size() - 8);
   EXPECT_EQ(count(one, "quantize"), 0);
@@ -92,7 +92,7 @@ TEST(Fuse, PacksBehindNormsAndSwiGlu) {
 TEST(Fuse, EachRewriteIsSwitchedByItself) {
   const Net net;
   const Program norms = net.trace({.rms_norm_pack = true}), gated = net.trace({.gated_rms_norm_pack = true}),
-                act = net.trace({.swiglu_pack = true}), none = net.trace(Fusions::all(), false);
+                act = net.trace({.swiglu_pack = true}), none = net.trace(Fusions::packs(), false);
   EXPECT_EQ(count(norms, "rms_norm_pack"), 4);
   EXPECT_EQ(count(norms, "quantize"), 4);
   EXPECT_EQ(count(gated, "gated_rms_norm_pack"), 2);
@@ -105,7 +105,7 @@ TEST(Fuse, EachRewriteIsSwitchedByItself) {
 TEST(Fuse, KeepsWhatOthersRead) {
   Net net;
   net.reads_plain = true;
-  const Program p = net.trace(Fusions::all());
+  const Program p = net.trace(Fusions::packs());
   const Op& op = find(p, "norm_in");
   const auto& norm = std::get<Packed<RmsNorm>>(op.args);
   EXPECT_TRUE(norm.op.y.valid());
@@ -117,7 +117,7 @@ TEST(Fuse, KeepsWhatOthersRead) {
 TEST(Fuse, ASecondFormatStaysAnOpOfItsOwn) {
   Net net;
   net.reads_second = true;
-  const Program p = net.trace(Fusions::all());
+  const Program p = net.trace(Fusions::packs());
   const auto& norm = std::get<Packed<RmsNorm>>(find(p, "norm_in").args);
   EXPECT_EQ(norm.pack.format.kind, Kind::nvfp4_static);
   EXPECT_EQ(count(p, "quantize"), 2);
@@ -127,7 +127,7 @@ TEST(Fuse, ASecondFormatStaysAnOpOfItsOwn) {
 }
 
 TEST(Fuse, LeavesAViewOfTheOutputAlone) {
-  Tracer tracer({.activations = Activations::declared, .fusions = Fusions::all()});
+  Tracer tracer({.activations = Activations::declared, .fusions = Fusions::packs()});
   const Weight table = weight(10, kHidden), half = weight(8, kHidden / 2, kFp4);
   const std::vector<float> norm(kHidden, 1.0f);
   Step s(tracer, {ProgramClass::Kind::mixed, 8, 1});
@@ -140,7 +140,7 @@ TEST(Fuse, LeavesAViewOfTheOutputAlone) {
 
 TEST(Fuse, AnUnreadIntermediateHasNoRoom) {
   const Net net;
-  const Program two = net.trace({}), one = net.trace(Fusions::all());
+  const Program two = net.trace({}), one = net.trace(Fusions::packs());
   ASSERT_EQ(two.buffers.size(), one.buffers.size());
   const auto used = [](const Program& p) {
     std::vector<bool> seen(p.buffers.size());
@@ -166,7 +166,7 @@ TEST(Fuse, AProgramOfNormsNeedsLessScratch) {
     return s.finish(s.linear_f32("head", s.output_rows(h), head)).scratch_bytes;
   };
   EXPECT_EQ(bytes({}), 128 * 1024 * (4 + 2));
-  EXPECT_EQ(bytes(Fusions::all()), 128 * 1024 * 4 + 128 * (1024 / 2 + 1024 / 16));
+  EXPECT_EQ(bytes(Fusions::packs()), 128 * 1024 * 4 + 128 * (1024 / 2 + 1024 / 16));
 }
 
 }  // namespace

@@ -98,13 +98,13 @@ inline std::int64_t gap_of(std::int64_t width, std::int64_t gap) {
   return gap >= 0 ? gap : (16 - width % 16) % 16 + 16 * (kAligned - gap);
 }
 
-// [T, N] widened. The class has `most` rows; those past the input's are NaN and must stay untouched. Empty where the
+// [T, N] widened, of an image of gate and up [T, N / 2]. The class has `most` rows; those past the input's are NaN and must stay untouched. Empty where the
 // tile (of linear_tiles()) does not serve.
 template <class Y>
 std::vector<float> run_linear(const cuda::WeightImage& image, const ActivationFormat& format,
                               const LinearInput& x, std::int64_t most, std::int64_t gap,
                               cuda::ArchPath path, Kernels kernels = Kernels::tuned, int tile = -1) {
-  const std::int64_t k = image.cols, n = image.rows, across = (k + 127) / 128;
+  const std::int64_t k = image.cols, n = image.gate_up ? image.rows / 2 : image.rows, across = (k + 127) / 128;
   const StepOnDevice step(plain_batch(std::vector<std::int32_t>(static_cast<std::size_t>(x.rows))));
   cuda::Launch to;
   to.step = step.device();

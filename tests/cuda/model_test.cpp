@@ -76,6 +76,47 @@ TEST_F(CudaModel, RowsOfF16HaveNoFusedPacks) {
   EXPECT_THROW(load("cuda:arch-path=sm70,fused-pack=on"), Error);
 }
 
+TEST_F(CudaModel, FusedSwiGluChangesNoBit) {
+  const auto prompt = some_tokens(300);
+  for (const std::string path : {"sm90", "sm120"}) {
+    for (const Activations activations : {Activations::a16, Activations::declared}) {
+      std::vector<std::vector<std::int32_t>> answers;
+      std::vector<std::vector<double>> scores;
+      std::vector<std::uint64_t> launches, scratch;
+      for (const char* more : {"", ",fused-swiglu=on", ",graphs=off", ",graphs=off,fused-swiglu=on"}) {
+        LoadOptions how = options(2);
+        how.activations = activations;
+        const Model model = Model::load(checkpoint(), Device::parse("cuda:arch-path=" + path + more), how);
+        Session a = model.new_session(), b = model.new_session();
+        answers.push_back(read_all(a.generate(prompt, answer_of(32))));
+        launches.push_back(model.stats().last_launches);
+        scratch.push_back(model.info().scratch_bytes);
+        scores.push_back(b.score(prompt));
+        EXPECT_EQ(answers.back(), answers[0]) << path << more;
+        EXPECT_EQ(scores.back(), scores[0]) << path << more;
+        const StepStats stats = model.stats();
+        const bool serves = std::any_of(stats.kernels.begin(), stats.kernels.end(), [](const auto& k) {
+          return k.first.rfind("linear swiglu ", 0) == 0;
+        });
+        const bool noted = std::any_of(model.info().notes.begin(), model.info().notes.end(), [](const std::string& n) {
+          return n.find("the FP4 unit's kernels have no SwiGLU behind their sums") != std::string::npos;
+        });
+        const bool on = std::string(more).find("swiglu=on") != std::string::npos;
+        const bool fp4 = path == "sm120" && activations == Activations::declared;
+        EXPECT_EQ(serves, on && !fp4) << path << more;
+        EXPECT_EQ(noted, on && fp4) << path << more;
+      }
+      // Three launches of an MLP become one.
+      if (path == "sm90") EXPECT_EQ(launches[3] + 2 * 8, launches[2]);
+      EXPECT_LE(scratch[1], scratch[0]);
+    }
+  }
+}
+
+TEST_F(CudaModel, RowsOfF16HaveNoFusedSwiGlu) {
+  EXPECT_THROW(load("cuda:arch-path=sm70,fused-swiglu=on"), Error);
+}
+
 TEST_F(CudaModel, MirrorScoresAndSamplesTheSame) {
   const auto prompt = some_tokens(200);
   Sampling how = answer_of(48);

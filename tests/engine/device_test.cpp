@@ -42,7 +42,8 @@ TEST(Device, TextIsWhatParseTakes) {
   for (const char* text : {"cpu", "cuda", "cuda:1", "cpu:mirror=sm90", "cpu:mirror=sm90,threads=2",
                            "cpu:mirror=sm90,threads=2,kernels=avx2", "cpu:kernels=portable", "cpu:profile=bf16", "cpu:profile=bf16,kernels=amx",
                            "cuda:2,threads=3", "cuda:arch-path=sm120", "cuda:1,arch-path=sm70,graphs=off",
-                           "cpu:fused-pack=off", "cpu:packing=off,kernels=avx2", "cuda:1,graphs=off,fused-pack=on"}) {
+                           "cpu:fused-pack=off", "cpu:packing=off,kernels=avx2", "cuda:1,graphs=off,fused-pack=on",
+                           "cuda:fused-swiglu=on", "cuda:fused-pack=off,fused-swiglu=off"}) {
     EXPECT_EQ(Device::parse(text).text(), text);
   }
   EXPECT_EQ(Device::parse("cpu:threads=0").text(), "cpu");
@@ -56,6 +57,7 @@ TEST(Device, RefusesOtherForms) {
                            "cpu:=sm90", "cpu:threads=x", "cpu:threads=-2",
                            "cpu:threads=2,", "cpu:,threads=2", "cpu:threads=2,,mirror=sm90",
                            "cpu:colour=blue", "cpu:fused-pack", "cpu:fused-pack=", "cpu:fused-pack=yes",
+                           "cuda:fused-swiglu", "cuda:fused-swiglu=", "cuda:fused-swiglu=1",
                            "cpu:packing", "cpu:packing=", "cpu:packing=no", "cpu:packing=off,packing=off",
                            "cpu:threads= 2", "cuda:+1", "cpu:threads=2=3"}) {
     try {

@@ -153,6 +153,37 @@ TEST(Parity, FlippedBitIsFoundExactly) {
   }
 }
 
+// A device with the fused op shows SwiGLU's output alone; the other's gate and up have no counterpart.
+TEST(Parity, LeavesOutGateAndUpThatAreFoldedIn) {
+  Draft d = Probe::draft(model(), Device::cpu(1), options());
+  const Program& apart = d.spec.programs.front();
+  Tracer tracer({.operand = DType::f32, .max_positions = 128, .fusions = {.linear_swiglu = true}});
+  Step step(tracer, apart.cls);
+  const Program fused = step.finish(d.decoder->forward(step));
+  EXPECT_TRUE(tracer.apart().empty());
+  const std::set<std::string> folded = folded_into(fused, apart);
+  EXPECT_EQ(folded.size(), 2 * 8u);
+  EXPECT_TRUE(folded.contains("model.layers.3.mlp.gate_proj") && folded.contains("model.layers.7.mlp.up_proj"));
+  EXPECT_TRUE(folded_into(apart, fused).empty());
+  ASSERT_EQ(fused.ops.size() + folded.size(), apart.ops.size());
+  // Shown by either, found in the other.
+  OpCursor in_fused(fused), in_apart(apart, folded);
+  std::size_t at = 0;
+  for (const Op& op : apart.ops) {
+    if (folded.contains(op.name)) continue;
+    EXPECT_TRUE(same_op(op, fused.ops.at(at)));
+    EXPECT_EQ(in_fused.find(op), static_cast<std::int64_t>(at));
+    EXPECT_EQ(apart.ops.at(static_cast<std::size_t>(in_apart.find(fused.ops.at(at)))).name, op.name);
+    ++at;
+  }
+  OpCursor strict(apart);
+  EXPECT_THROW(
+      {
+        for (const Op& op : fused.ops) strict.find(op);
+      },
+      Error);
+}
+
 TEST(Parity, StateIsCompared) {
   const ParityReport r = against_fault(options(64, 0), {"state", 0, 7, 0});
   ASSERT_FALSE(r.equal());

@@ -33,6 +33,23 @@ __global__ __launch_bounds__(kFillThreads) void random_kernel(std::uint16_t* out
   }
 }
 
+// pack(staging memory), of a weight with so many columns.
+template <class F>
+WeightImage packed(std::int64_t cols, cudaStream_t stream, F pack) {
+  // At least two groups of 64 rows of bf16.
+  const std::uint64_t bytes = std::max<std::uint64_t>(64u << 20, 256 * static_cast<std::uint64_t>(cols));
+  std::uint64_t made = 0;
+  const Block host(Place::pinned, bytes, "packing a weight", made), device = allot(bytes, "packing");
+  WeightImage image = pack(Staging{host.data(), device.data(), bytes, stream});
+  check(cudaStreamSynchronize(stream), "packing a weight");
+  look_at_packed(image);
+  return image;
+}
+void drop(Weight& w) {
+  w.codes = w.block_scales = {};
+  w.owner.reset();
+}
+
 }  // namespace
 
 Block allot(std::uint64_t bytes, const std::string& what) {
@@ -61,15 +78,18 @@ Weight random_weight(const std::string& format, const LinearShape& s) {
 
 WeightImage pack_random(Weight& w, std::byte* arena, ArchPath path, cudaStream_t stream, bool fp8_unit) {
   w.materialize(w);
-  // At least two groups of 64 rows of bf16.
-  const std::uint64_t bytes = std::max<std::uint64_t>(64u << 20, 256 * static_cast<std::uint64_t>(w.cols));
-  std::uint64_t made = 0;
-  const Block host(Place::pinned, bytes, "packing a weight", made), device = allot(bytes, "packing");
-  WeightImage image = pack_weight(w, arena, {host.data(), device.data(), bytes, stream}, path, fp8_unit);
-  check(cudaStreamSynchronize(stream), "packing a weight");
-  look_at_packed(image);
-  w.codes = w.block_scales = {};
-  w.owner.reset();
+  const WeightImage image =
+      packed(w.cols, stream, [&](const Staging& staging) { return pack_weight(w, arena, staging, path, fp8_unit); });
+  drop(w);
+  return image;
+}
+WeightImage pack_random_gate_up(Weight& gate, Weight& up, std::byte* arena, ArchPath path, cudaStream_t stream) {
+  gate.materialize(gate);
+  up.materialize(up);
+  const WeightImage image =
+      packed(gate.cols, stream, [&](const Staging& staging) { return pack_gate_up(gate, up, arena, staging, path); });
+  drop(gate);
+  drop(up);
   return image;
 }
 

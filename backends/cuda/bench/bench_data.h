@@ -21,6 +21,8 @@ void fill_random(cudaStream_t stream, int multiprocessors, const Block& block, s
 Weight random_weight(const std::string& format, const LinearShape& shape);
 // Makes the values, packs and drops them.
 WeightImage pack_random(Weight& w, std::byte* arena, ArchPath path, cudaStream_t stream, bool fp8_unit = false);
+// The same for one image of two weights.
+WeightImage pack_random_gate_up(Weight& gate, Weight& up, std::byte* arena, ArchPath path, cudaStream_t stream);
 // Where the same image lies `bytes` (a multiple of 256) further on.
 WeightImage moved(WeightImage image, std::uint64_t bytes);
 

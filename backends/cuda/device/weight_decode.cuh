@@ -49,6 +49,12 @@ NIBBLE_HD std::int64_t unit_index(std::int64_t n, std::int64_t k, std::int64_t k
   return (n / kTileRows * k_tiles + k / kTileCols) * 4 + n % kTileRows / kUnitRows;
 }
 
+// In an image of gate and up, of `half` rows each, eights of rows take turns, so that a lane with rows g and g + 8 of a
+// unit has gate and up of one output: which row of the two, up below gate, row n of the image is.
+NIBBLE_HD std::int64_t gate_up_row(std::int64_t n, std::int64_t half) {
+  return n % kUnitRows / 8 * half + n / kUnitRows * 8 + n % 8;
+}
+
 // Of element (row, col) in its unit.
 struct UnitPlace {
   int step, lane, reg, half;

@@ -53,12 +53,17 @@ void launch_sm70_tuned(const Launch& to, const LinearParams& p) {
 }
 
 // Why a kernel does not serve; null: it does.
+const char* refuse_gate_up(const LinearArgs& a, bool has_epilogue) {
+  if (!a.weight.gate_up) return nullptr;
+  if (!has_epilogue) return "it has no SwiGLU behind its sums";
+  return a.y.dtype == DType::bf16 ? nullptr : "SwiGLU makes bf16";
+}
 const char* refuse_sm120(const Launch&, const LinearArgs& a) {
   if (a.path != ArchPath::sm120) return "the path is not sm120";
   if (a.weight.format != WeightFormat::nvfp4) return "the weight is not nvfp4";
   if (a.weight.order != CodeOrder::k64) return "codes were not packed for the FP4 unit";
   if (a.format.kind != ActivationKind::nvfp4_static) return "the activations are not nvfp4";
-  return nullptr;
+  return refuse_gate_up(a, false);
 }
 bool divides16(const View& v) {
   return (reinterpret_cast<std::uintptr_t>(v.data) | static_cast<std::uintptr_t>(v.stride)) % 16 == 0;
@@ -76,7 +81,7 @@ const char* refuse_sm70(const Launch&, const LinearArgs& a) {
   if (a.weight.values != DType::f16) return "the weight was not packed for f16 operands";
   if (a.format.kind == ActivationKind::none && a.x.dtype != DType::f16) return "x is not f16";
   if (a.format.kind == ActivationKind::none && a.x.exponents == nullptr) return "x has no exponents";
-  return nullptr;
+  return refuse_gate_up(a, false);
 }
 const char* refuse_sm70_tuned(const Launch& to, const LinearArgs& a) {
   if (const char* why = refuse_sm70(to, a)) return why;
@@ -123,7 +128,10 @@ const char* refuse_wgmma(const Launch& to, const LinearArgs& a) {
   if (to.sums == nullptr || to.multiprocessors <= 0) return "there is no room for partial sums";
   if (reinterpret_cast<std::uintptr_t>(a.x.data) % 16 != 0) return "x is not aligned to 16 bytes";
   if (a.x.stride % 8 != 0) return "rows of x are not aligned to 16 bytes";
-  return nullptr;
+  if (a.weight.gate_up && (a.y.stride % 2 != 0 || reinterpret_cast<std::uintptr_t>(a.y.data) % 4 != 0)) {
+    return "rows of y are not aligned to 4 bytes";
+  }
+  return refuse_gate_up(a, true);
 }
 const char* refuse_sm90(const Launch&, const LinearArgs& a) {
   if (a.path == ArchPath::sm70) return "the path is sm70";
@@ -133,7 +141,7 @@ const char* refuse_sm90(const Launch&, const LinearArgs& a) {
   }
   if (a.weight.order == CodeOrder::k32) return "the path multiplies fp8 by fp8 on the FP8 unit";  // the same
   if (a.weight.values != DType::bf16) return "the weight was not packed for bf16 operands";
-  return nullptr;
+  return refuse_gate_up(a, true);
 }
 
 struct LinearKernel {
@@ -181,7 +189,8 @@ LinearParams linear_params(const Launch& to, const LinearArgs& a) {
   const bool quantised = a.format.kind != ActivationKind::none;
   const bool blocks =
       a.weight.block != nullptr || a.format.kind == ActivationKind::fp8_token_group128 || a.weight.order == CodeOrder::k32;
-  const num::Segments segments = num::linear_segments(a.weight.rows, a.weight.cols, blocks);
+  const std::int64_t n = a.weight.gate_up ? a.weight.rows / 2 : a.weight.rows;
+  const num::Segments segments = num::linear_segments(n, a.weight.cols, blocks);
   LinearParams p;
   p.step = to.step;
   p.weight = a.weight;

@@ -19,14 +19,14 @@ struct LinearArgs {
   View x_scales;  // data null where the format has none
   ActivationFormat format;
   WeightImage weight;
-  View y;  // [T, N] f32 or bf16
+  View y;  // [T, N] f32 or bf16; of a gate_up image [T, N / 2] bf16
   ArchPath path = ArchPath::sm90;
   int tile = -1;  // of linear_tiles(): for benches and tests; -1: as the class's rows ask
   // For benches: after its first lap the ring of a kernel with one is announced without being filled, so that products
   // run on what lies there. y is of no use then.
   bool unfed = false;
 };
-// Throws Error(internal) with each kernel's reason where none serves.
+// Throws Error(internal) with each kernel's reason where none serves. With an image of gate and up it is LinearSwiGlu.
 void linear(const Launch& to, const LinearArgs& args);
 // Which kernel serves: "wgmma.m64k16", "mma.m8n8k4, emulated"; for StepStats.
 const char* linear_kernel(const Launch& to, const LinearArgs& args);

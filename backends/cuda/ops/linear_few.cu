@@ -92,6 +92,7 @@ __global__ __launch_bounds__(kMaxWarps * 32, kLeastBlocks<P, 1>) void few_kernel
     }
   }
   if (warp != 0) return;
+  if (finish_gate_up(p, first, rows, n0, lane, total)) return;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const std::int64_t t = first + result_col(lane, i), n = n0 + result_row(lane, i);
@@ -111,7 +112,9 @@ void launch(const Launch& to, const P& p, std::int64_t tiles) {
 }  // namespace
 
 void launch_few(const Launch& to, const LinearParams& p) {
-  launch(to, p, (to.max_of(p.rows) + kTokens - 1) / kTokens);
+  const std::int64_t tiles = (to.max_of(p.rows) + kTokens - 1) / kTokens;
+  if (p.weight.gate_up) return launch(to, GateUpParams{p}, tiles);
+  launch(to, p, tiles);
 }
 void launch_few(const Launch& to, const GroupedParams& p) { launch_groups<kTokens>(to, p, launch<GroupedParams>); }
 

@@ -114,6 +114,22 @@ __device__ __forceinline__ void finish_row(const GroupedParams& p, std::int64_t 
   finish_row(p, row, n, total, by_row ? activation_scale(p, source_row(p, row, true)) : p.static_scale);
 }
 
+// A lane's results of the unit at row n0, for the eight rows of y from `first`: those of gate, then of up. False: they are
+// of other weights.
+__device__ __forceinline__ bool finish_gate_up(const LinearParams&, std::int64_t, std::int64_t, std::int64_t, int,
+                                               const float (&)[4]) {
+  return false;
+}
+__device__ __forceinline__ bool finish_gate_up(const GateUpParams& p, std::int64_t first, std::int64_t rows,
+                                               std::int64_t n0, int lane, const float (&total)[4]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const std::int64_t token = first + result_col(lane, i), n = n0 + result_row(lane, i);
+    if (token < rows && n < p.weight.rows) finish_swiglu(p, token, n, total[i], total[i + 2]);
+  }
+  return true;
+}
+
 // The rows of x for Count rows that a thread asks for again and again; row_of(i) is the i-th one of y.
 template <class P, int Count>
 struct RowsOf {

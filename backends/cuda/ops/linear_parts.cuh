@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backends/cuda/device/mma.cuh"
+#include "backends/cuda/device/pairs.cuh"
 #include "backends/cuda/device/rows.cuh"
 #include "backends/cuda/device/weight_decode.cuh"
 #include "backends/cuda/ops/linear.h"
@@ -43,6 +44,9 @@ struct GroupedParams : LinearParams {
   bool by_place;                       // linear_groups.cuh
   int expert;                          // whose rows the block takes, set there
 };
+
+// Of a gate_up image: a type of its own, so that kernels without SwiGLU stay as they are.
+struct GateUpParams : LinearParams {};
 
 LinearParams linear_params(const Launch& to, const LinearArgs& a);
 // Whether the card has the path's instruction, or an emulation serves.
@@ -239,6 +243,21 @@ __device__ __forceinline__ void finish(const LinearParams& p, std::int64_t token
 __device__ __forceinline__ void finish(const LinearParams& p, std::int64_t token, std::int64_t n,
                                        float total) {
   finish(p, token, n, total, activation_scale(p, token));
+}
+
+// SwiGlu of the bf16 that gate and up are rounded to.
+__device__ __forceinline__ std::uint16_t swiglu_of(float gate, float up) {
+  const Bf16* const stored = nullptr;
+  return num::float_to_bf16(SiluTimes{}(as_stored(stored, gate), as_stored(stored, up)));
+}
+// finish() of rows n (gate) and n + 8 (up) of an image of both.
+__device__ __forceinline__ void finish_swiglu(const LinearParams& p, std::int64_t token, std::int64_t n, float gate,
+                                              float up) {
+  const float scale = activation_scale(p, token);
+  const float* const alpha = p.weight.alpha + n;
+  const std::int64_t at = token * p.y_stride + n / kUnitRows * 8 + n % 8;
+  reinterpret_cast<std::uint16_t*>(p.y)[at] =
+      swiglu_of(num::mul(num::mul(gate, alpha[0]), scale), num::mul(num::mul(up, alpha[8]), scale));
 }
 
 // Results of a lane: i = 0, 1: row g, columns 2p, 2p + 1; i = 2, 3: row g + 8.

@@ -186,5 +186,9 @@ bool has_wgmma();  // whether the card runs code for sm_90a
 cudaError_t start_wgmma_nvfp4(const Launch& to, int tile, const WgmmaParams& p);
 cudaError_t start_wgmma_fp8(const Launch& to, int tile, const WgmmaParams& p);
 cudaError_t start_wgmma_bf16(const Launch& to, int tile, const WgmmaParams& p);
+// The same for images of gate and up.
+cudaError_t start_swiglu_nvfp4(const Launch& to, int tile, const WgmmaParams& p);
+cudaError_t start_swiglu_fp8(const Launch& to, int tile, const WgmmaParams& p);
+cudaError_t start_swiglu_bf16(const Launch& to, int tile, const WgmmaParams& p);
 
 }  // namespace nibble::cuda

@@ -29,13 +29,13 @@ CUtensorMap map_of(const Launch& to, const WgmmaParams& p) {
                      S::kTokens, CU_TENSOR_MAP_SWIZZLE_128B, p.side_by_side ? S::kDeep : 1, 2});
 }
 
-template <WeightFormat F, int Tile>
+template <WeightFormat F, bool SwiGlu, int Tile>
 cudaError_t start_tile(const Launch& to, const WgmmaParams& p) {
   constexpr WgmmaTile kTile = kWgmmaTiles[Tile];
   int blocks = 0, shared = 0;
   if constexpr (kTile.tokens <= 32) {
     using S = StreamShape<F, kTile.tokens, kTile.totals, kTile.relays>;
-    const auto kernel = linear_stream<F, kTile.tokens, kTile.totals, kTile.relays>;
+    const auto kernel = linear_stream<F, kTile.tokens, kTile.totals, kTile.relays, SwiGlu>;
     const cudaError_t e = place<S>(to, p, kernel, blocks, shared);
     if (e != cudaSuccess) return e;
     if (p.units < blocks) blocks = static_cast<int>(p.units);
@@ -43,7 +43,7 @@ cudaError_t start_tile(const Launch& to, const WgmmaParams& p) {
                         map_of<S>(to, p), p, stream_plan(p, blocks));
   } else {
     using S = WgmmaShape<F, kTile.tokens, kTile.totals>;
-    const auto kernel = linear_wgmma<F, kTile.tokens, kTile.totals>;
+    const auto kernel = linear_wgmma<F, kTile.tokens, kTile.totals, SwiGlu>;
     const cudaError_t e = place<S>(to, p, kernel, blocks, shared);
     if (e != cudaSuccess) return e;
     return launch_early(kernel, static_cast<unsigned>(blocks), S::kThreads, static_cast<unsigned>(shared), to.stream,
@@ -51,11 +51,11 @@ cudaError_t start_tile(const Launch& to, const WgmmaParams& p) {
   }
 }
 
-template <WeightFormat F>
+template <WeightFormat F, bool SwiGlu = false>
 cudaError_t start_wgmma(const Launch& to, int tile, const WgmmaParams& p) {
   cudaError_t e = cudaErrorInvalidValue;
   [&]<int... Tile>(std::integer_sequence<int, Tile...>) {
-    ((tile == Tile ? (e = start_tile<F, Tile>(to, p), true) : false) || ...);
+    ((tile == Tile ? (e = start_tile<F, SwiGlu, Tile>(to, p), true) : false) || ...);
   }(std::make_integer_sequence<int, kWgmmaTileCount>());
   return e;
 }

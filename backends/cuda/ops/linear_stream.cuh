@@ -113,7 +113,7 @@ class StreamChain {
   float sum_[kSums];
 };
 
-template <WeightFormat F, int Tokens, Totals T, bool Relays>
+template <WeightFormat F, int Tokens, Totals T, bool Relays, bool SwiGlu>
 class StreamConsumer : StreamChain<F, StreamShape<F, Tokens, T, Relays>> {
   using S = StreamShape<F, Tokens, T, Relays>;
   using Chain = StreamChain<F, S>;
@@ -195,7 +195,12 @@ class StreamConsumer : StreamChain<F, StreamShape<F, Tokens, T, Relays>> {
     const std::int64_t n0 =
         static_cast<std::int64_t>(w.row) * S::kRows + group_ * kTileRows + warp_ * kUnitRows;
     if (n0 >= l_.weight.padded_rows) return;
-    store_tile(l_, n0, 0, row_count(*l_.step, l_.rows), lane_, sum_);
+    const int rows = row_count(*l_.step, l_.rows);
+    if constexpr (SwiGlu) {
+      store_swiglu(l_, n0, 0, rows, lane_, sum_);
+    } else {
+      store_tile(l_, n0, 0, rows, lane_, sum_);
+    }
   }
 
   // Keeps the values' computation before the wait that follows, where it overlaps the partner's products: a store that
@@ -259,7 +264,8 @@ class StreamConsumer : StreamChain<F, StreamShape<F, Tokens, T, Relays>> {
   float total_[kTotals ? kSums : 4];
 };
 
-template <WeightFormat F, int Tokens, Totals T, bool Relays>
+// SwiGlu: the weight is of gate and up (WeightImage::gate_up).
+template <WeightFormat F, int Tokens, Totals T, bool Relays, bool SwiGlu>
 __global__ void __launch_bounds__(StreamShape<F, Tokens, T, Relays>::kThreads, StreamShape<F, Tokens, T, Relays>::kBlocks)
     linear_stream(const __grid_constant__ CUtensorMap map, const __grid_constant__ WgmmaParams p,
                   const __grid_constant__ StreamPlan plan) {
@@ -296,7 +302,7 @@ __global__ void __launch_bounds__(StreamShape<F, Tokens, T, Relays>::kThreads, S
     wait_for_launches_before();
     if (row_count(*p.linear.step, p.linear.rows) <= 0) return;
     take_registers<S::kConsumerRegisters>();
-    StreamConsumer<F, Tokens, T, Relays>(p, ring, hands, arrived).run(schedule);
+    StreamConsumer<F, Tokens, T, Relays, SwiGlu>(p, ring, hands, arrived).run(schedule);
   }
 #endif
 }

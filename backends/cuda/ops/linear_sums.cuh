@@ -104,6 +104,25 @@ __device__ __forceinline__ void store_pairs(const LinearParams& l, std::int64_t 
     }
   }
 }
+// An image of gate and up: a lane has row g of either, and y's columns are the warp's eight.
+template <int N>
+__device__ __forceinline__ void store_swiglu(const LinearParams& l, std::int64_t n0, std::int64_t token0, int rows,
+                                             int lane, const float (&sum)[N]) {
+  const int g = lane / 4, q = lane % 4;
+  const float gate = l.weight.alpha[n0 + g], up = l.weight.alpha[n0 + g + 8];
+  auto* y = reinterpret_cast<std::uint16_t*>(l.y) + (token0 + g) * l.y_stride + n0 / 2 + 2 * q;
+#pragma unroll
+  for (int j = 0; j < N / 4; ++j, y += 8 * l.y_stride) {
+    std::uint32_t pair = 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t one = swiglu_of(num::mul(sum[j * 4 + i], gate), num::mul(sum[j * 4 + 2 + i], up));
+      pair |= one << (16 * i);
+    }
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(pair) : "r"(pair));
+    if (token0 + j * 8 + g < rows && n0 < l.weight.rows) *reinterpret_cast<std::uint32_t*>(y) = pair;
+  }
+}
 // Totals of a warp's 16 weight rows from n0: columns 8 j + 2 p and + 1 of rows g (i = 0, 1) and g + 8 (2, 3).
 // They leave for rows token0 .. rows - 1 of y. `alpha`: of rows g and g + 8.
 template <bool Scaled, int N>

@@ -93,6 +93,7 @@ __global__ __launch_bounds__(kThreads, kLeastBlocks<P, 2>) void tile_kernel(P p)
 
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
+    if (finish_gate_up(p, first + c * 8, rows, n0 + warp * kUnitRows, lane, total[c])) continue;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const std::int64_t token = first + c * 8 + result_col(lane, i);
@@ -111,7 +112,9 @@ void launch(const Launch& to, const P& p, std::int64_t tiles) {
 }
 template <int Tokens>
 void launch_rows(const Launch& to, const LinearParams& p) {
-  launch<Tokens>(to, p, (to.max_of(p.rows) + Tokens - 1) / Tokens);
+  const std::int64_t tiles = (to.max_of(p.rows) + Tokens - 1) / Tokens;
+  if (p.weight.gate_up) return launch<Tokens>(to, GateUpParams{p}, tiles);
+  launch<Tokens>(to, p, tiles);
 }
 template <int Tokens>
 void launch_rows(const Launch& to, const GroupedParams& p) {

@@ -103,8 +103,10 @@ void launch_wgmma(const Launch& to, const LinearParams& l) {
     if (why != nullptr) throw Error(ErrorCode::internal, "[cuda] linear: tile " + std::to_string(l.tile) + ": " + why);
   }
   const WgmmaParams p{l, to.sums, choice.split, l.weight.cols % kTileCols == 0, choice.units, to.multiprocessors};
-  const auto start = l.weight.format == WeightFormat::nvfp4      ? start_wgmma_nvfp4
-                     : l.weight.format == WeightFormat::fp8_e4m3 ? start_wgmma_fp8
+  const bool swiglu = l.weight.gate_up;
+  const auto start = l.weight.format == WeightFormat::nvfp4      ? (swiglu ? start_swiglu_nvfp4 : start_wgmma_nvfp4)
+                     : l.weight.format == WeightFormat::fp8_e4m3 ? (swiglu ? start_swiglu_fp8 : start_wgmma_fp8)
+                     : swiglu                                    ? start_swiglu_bf16
                                                                  : start_wgmma_bf16;
   check(start(to, choice.tile, p), "linear");
 }

@@ -122,7 +122,7 @@ class WgmmaChain {
   std::uint32_t fragments_[4][4];  // of four steps
 };
 
-template <WeightFormat F, int Tokens, Totals T>
+template <WeightFormat F, int Tokens, Totals T, bool SwiGlu>
 class WgmmaConsumer : WgmmaChain<F, WgmmaShape<F, Tokens, T>> {
   using S = WgmmaShape<F, Tokens, T>;
   using Chain = WgmmaChain<F, S>;
@@ -216,7 +216,12 @@ class WgmmaConsumer : WgmmaChain<F, WgmmaShape<F, Tokens, T>> {
     const std::int64_t n0 =
         static_cast<std::int64_t>(w.row) * S::kRows + group_ * kTileRows + warp_ * kUnitRows;
     if (n0 >= l_.weight.padded_rows) return;
-    store_tile(l_, n0, static_cast<std::int64_t>(w.token) * Tokens, rows, lane_, sum_);
+    const std::int64_t token0 = static_cast<std::int64_t>(w.token) * Tokens;
+    if constexpr (SwiGlu) {
+      store_swiglu(l_, n0, token0, rows, lane_, sum_);
+    } else {
+      store_tile(l_, n0, token0, rows, lane_, sum_);
+    }
   }
 
   const LinearParams& l_;
@@ -224,7 +229,8 @@ class WgmmaConsumer : WgmmaChain<F, WgmmaShape<F, Tokens, T>> {
   float total_[kSums];  // Totals::registers
 };
 
-template <WeightFormat F, int Tokens, Totals T>
+// SwiGlu: the weight is of gate and up (WeightImage::gate_up).
+template <WeightFormat F, int Tokens, Totals T, bool SwiGlu>
 __global__ void __launch_bounds__(WgmmaShape<F, Tokens, T>::kThreads,
                                   WgmmaShape<F, Tokens, T>::kBlocks)
     linear_wgmma(const __grid_constant__ CUtensorMap map, const __grid_constant__ WgmmaParams p) {
@@ -256,7 +262,7 @@ __global__ void __launch_bounds__(WgmmaShape<F, Tokens, T>::kThreads,
     for (int i = 0; schedule.at(i, w); ++i) produce<S>(map, p, w, T != Totals::none, ring);
   } else {
     take_registers<S::kConsumerRegisters>();
-    WgmmaConsumer<F, Tokens, T>(p, ring, group, arrived).run(schedule);
+    WgmmaConsumer<F, Tokens, T, SwiGlu>(p, ring, group, arrived).run(schedule);
   }
 #endif
 }

@@ -166,4 +166,32 @@ struct PackBench {
 // Throws Error as bench_linear, on any backend that can measure it.
 NIBBLE_API PackBench bench_pack(const Device& on, const PackBenchOptions& how);
 
+// The linear layers of an MLP's gate and up and the SwiGLU behind them, as three ops and as one.
+struct GateUpBenchOptions {
+  std::vector<LinearShape> shapes;   // of either weight; N a multiple of 8
+  std::vector<std::string> formats;  // of both weights, as LinearBenchOptions'
+  std::vector<std::int64_t> rows;    // T
+  int repetitions = 15;
+  std::function<bool(std::string_view what, double part)> on_progress;  // as above
+};
+
+struct GateUpBenchRow {
+  LinearShape shape;
+  std::string format;
+  std::int64_t rows = 0;
+  std::string kernel;              // of the fused op
+  std::uint64_t weight_bytes = 0;  // as stored, of both
+  bool cold = false;               // as LinearBenchRow's
+  LaunchTimes linears, three, fused;  // linears: without SwiGLU behind them
+};
+
+struct GateUpBench {
+  std::string device, kernels, profile;
+  std::vector<GateUpBenchRow> rows;
+  bool complete = true;
+};
+
+// Throws Error as bench_linear.
+NIBBLE_API GateUpBench bench_gate_up(const Device& on, const GateUpBenchOptions& how);
+
 }  // namespace nibble
