@@ -171,7 +171,7 @@ class BenchOps final : public Command {
 
   // Fills in what all have.
   template <class Options, class Bench>
-  Bench measured(Console& console, Options how, Bench (*run)(const Device&, const Options&)) {
+  Bench measured(Console& console, Options how, Bench (*measure)(const Device&, const Options&)) {
     how.rows = parse_list("--tokens", rows_, 1, limits::step_tokens);
     how.repetitions = how_.repetitions;
     how.on_progress = [&](std::string_view what, double part) {
@@ -179,7 +179,7 @@ class BenchOps final : public Command {
       return !interrupted();
     };
     Bench bench;
-    as_load_failure([&] { bench = run(on_.empty() ? Device::best() : Device::parse(on_), how); });
+    as_load_failure([&] { bench = measure(on_.empty() ? Device::best() : Device::parse(on_), how); });
     console.clear_progress();
     if (bench.rows.empty()) throw Interrupted{};
     return bench;

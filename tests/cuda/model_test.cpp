@@ -107,7 +107,9 @@ TEST_F(CudaModel, FusedSwiGluChangesNoBit) {
         EXPECT_EQ(noted, on && fp4) << path << more;
       }
       // Three launches of an MLP become one.
-      if (path == "sm90") EXPECT_EQ(launches[3] + 2 * 8, launches[2]);
+      if (path == "sm90") {
+        EXPECT_EQ(launches[3] + 2 * 8, launches[2]);
+      }
       EXPECT_LE(scratch[1], scratch[0]);
     }
   }
