@@ -122,7 +122,7 @@ struct BackendOptions {
   std::int32_t index = 0;    // CUDA: which card
   bool graphs = true;        // CUDA: run programs through captured graphs
   std::string arch_path;     // CUDA: "sm70", "sm90", "sm120"; empty = the card's own
-  std::optional<bool> fused_pack;  // whether to have the ops that pack what they make; empty = CPU yes, CUDA no
+  std::optional<bool> fused_pack;  // whether to have the ops that pack what they make; empty = yes, where rows are not f16
   std::string profile;             // CPU: its own arithmetic, f32 or bf16; empty = f32
   bool packing = true;             // CPU: false leaves weights where their file is mapped
   std::optional<bool> fused_swiglu;  // CUDA: whether gate, up and SwiGLU are one op; empty = no

@@ -137,7 +137,7 @@ CudaBackend::CudaBackend(const BackendOptions& options)
   device_.kernels = architecture_of(card.major, card.minor);
   if (!options.arch_path.empty()) device_.kernels += ", path " + options.arch_path;
   device_.operand = operand_of(path_);
-  if (options.fused_pack.value_or(false)) {
+  if (options.fused_pack.value_or(device_.operand != DType::f16)) {
     if (device_.operand == DType::f16) {
       throw Error(ErrorCode::invalid_argument, "[cuda] fused-pack: expected off with rows of f16 (" +
                                                    device_.profile + "), found \"on\"");

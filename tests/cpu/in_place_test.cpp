@@ -26,7 +26,7 @@ class Fenced {
     base_ = static_cast<std::byte*>(::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (base_ == MAP_FAILED) throw std::bad_alloc();
     std::byte* const to = base_ + page + body - gap - bytes.size();
-    std::memcpy(to, bytes.data(), bytes.size());
+    if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
     bytes_ = {to, bytes.size()};
     ::mprotect(base_, page, PROT_NONE);
     ::mprotect(base_ + page + body, page, PROT_NONE);

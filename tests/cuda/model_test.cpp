@@ -39,7 +39,7 @@ TEST_F(CudaModel, FusedPacksChangeNoBit) {
     std::vector<std::vector<std::int32_t>> answers;
     std::vector<std::vector<double>> scores;
     std::vector<std::uint64_t> launches;
-    for (const char* more : {"", ",fused-pack=on", ",graphs=off", ",graphs=off,fused-pack=on"}) {
+    for (const char* more : {",fused-pack=off", ",fused-pack=on", ",graphs=off,fused-pack=off", ",graphs=off"}) {
       LoadOptions how = options(2);
       how.activations = Activations::declared;
       const Model model = Model::load(checkpoint(), Device::parse("cuda:arch-path=" + path + more), how);
@@ -59,7 +59,7 @@ TEST_F(CudaModel, A8EqualsItsMirror) {
   const auto prompt = some_tokens(300);
   std::vector<std::vector<std::int32_t>> answers;
   std::vector<std::vector<double>> scores;
-  for (const char* device : {"cuda:arch-path=sm90", "cuda:arch-path=sm90,graphs=off", "cuda:arch-path=sm90,fused-pack=on",
+  for (const char* device : {"cuda:arch-path=sm90", "cuda:arch-path=sm90,graphs=off", "cuda:arch-path=sm90,fused-pack=off",
                              "cpu:mirror=sm90"}) {
     LoadOptions how = options(2);
     how.activations = Activations::a8;

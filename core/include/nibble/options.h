@@ -28,7 +28,7 @@ struct NIBBLE_API Device {
   bool graphs = true;   // CUDA: run a step as one captured graph, not kernel by kernel
   std::string arch_path;  // CUDA: "sm70", "sm90", "sm120": whose profile and kernels; empty = the card's own
   // Norms and SwiGLU pack what they make themselves where activations are quantised: same bits, one pass.
-  // Empty: on the CPU yes, on CUDA no.
+  // Empty: yes, but not where rows are f16 (sm70).
   std::optional<bool> fused_pack;
   // CUDA: the linear layers of an MLP's gate and up and the SwiGLU behind them run as one kernel over one image: same
   // bits, two launches less and no tensor of gate and up. Empty: no. What stays apart is said in ModelInfo::notes.
