@@ -86,7 +86,7 @@ TEST_F(CudaModel, FusedSwiGluChangesNoBit) {
       for (const char* more : {"", ",fused-swiglu=on", ",graphs=off", ",graphs=off,fused-swiglu=on"}) {
         LoadOptions how = options(2);
         how.activations = activations;
-        const Model model = Model::load(checkpoint(), Device::parse("cuda:arch-path=" + path + more), how);
+        const Model model = Model::load(checkpoint(), Device::parse("cuda:fused-pack=off,arch-path=" + path + more), how);
         Session a = model.new_session(), b = model.new_session();
         answers.push_back(read_all(a.generate(prompt, answer_of(32))));
         launches.push_back(model.stats().last_launches);
