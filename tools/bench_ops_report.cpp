@@ -4,6 +4,7 @@
 
 #include "core/base/json.h"
 #include "nibble/version.h"
+#include "tools/rows_report.h"
 #include "tools/table.h"
 #include "tools/units.h"
 
@@ -94,40 +95,21 @@ std::string ops_markdown(const LinearBench& bench, bool explain) {
 }
 
 std::string ops_json(const LinearBench& bench, bool explain) {
-  const auto samples = [](const LaunchTimes& t) { return Json::Array(t.samples.begin(), t.samples.end()); };
-  Json::Array rows;
+  std::vector<Json::Object> rows;
   for (const LinearBenchRow& r : bench.rows) {
     Json::Object row = fields(bench, r);
-    row.emplace_back("samples", samples(r.ours));
-    row.emplace_back("peer_samples", samples(r.peer));
-    if (explain) {
-      Json::Array choices;
-      for (const auto& [kernel, why] : r.choices) {
-        choices.emplace_back(Json::Object{{"kernel", kernel}, {"verdict", why}});
-      }
-      row.emplace_back("choices", std::move(choices));
-    }
-    rows.emplace_back(std::move(row));
+    row.emplace_back("samples", samples_json(r.ours));
+    row.emplace_back("peer_samples", samples_json(r.peer));
+    if (explain) row.emplace_back("choices", choices_json(r.choices));
+    rows.push_back(std::move(row));
   }
-  return Json(Json::Object{{"header", header(bench)}, {"rows", std::move(rows)}}).dump(2) + "\n";
+  return rows_json(header(bench), std::move(rows));
 }
 
 std::string ops_csv(const LinearBench& bench) {
-  std::vector<Column> columns;
-  std::vector<std::vector<std::string>> lines;
-  for (const LinearBenchRow& r : bench.rows) {
-    Json::Object all = header(bench), row = fields(bench, r);
-    all.insert(all.end(), row.begin(), row.end());
-    columns.clear();
-    lines.emplace_back();
-    for (const auto& [key, value] : all) {
-      columns.push_back({key});
-      lines.back().push_back(value.is_null() ? "" : value.is_string() ? value.as_string() : value.dump());
-    }
-  }
-  Table table(columns);
-  for (std::vector<std::string>& line : lines) table.add(std::move(line));
-  return table.csv();
+  std::vector<Json::Object> rows;
+  for (const LinearBenchRow& r : bench.rows) rows.push_back(fields(bench, r));
+  return rows_csv(header(bench), rows);
 }
 
 }  // namespace nibble::tool

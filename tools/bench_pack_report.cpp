@@ -4,6 +4,7 @@
 
 #include "core/base/json.h"
 #include "nibble/version.h"
+#include "tools/rows_report.h"
 #include "tools/table.h"
 
 namespace nibble::tool {
@@ -54,34 +55,21 @@ std::string pack_markdown(const PackBench& bench) {
 }
 
 std::string pack_json(const PackBench& bench) {
-  const auto samples = [](const LaunchTimes& t) { return Json::Array(t.samples.begin(), t.samples.end()); };
-  Json::Array rows;
+  std::vector<Json::Object> rows;
   for (const PackBenchRow& r : bench.rows) {
     Json::Object row = fields(r);
-    row.emplace_back("alone_samples", samples(r.alone));
-    row.emplace_back("two_samples", samples(r.two));
-    row.emplace_back("fused_samples", samples(r.fused));
-    rows.emplace_back(std::move(row));
+    row.emplace_back("alone_samples", samples_json(r.alone));
+    row.emplace_back("two_samples", samples_json(r.two));
+    row.emplace_back("fused_samples", samples_json(r.fused));
+    rows.push_back(std::move(row));
   }
-  return Json(Json::Object{{"header", header(bench)}, {"rows", std::move(rows)}}).dump(2) + "\n";
+  return rows_json(header(bench), std::move(rows));
 }
 
 std::string pack_csv(const PackBench& bench) {
-  std::vector<Column> columns;
-  std::vector<std::vector<std::string>> lines;
-  for (const PackBenchRow& r : bench.rows) {
-    Json::Object all = header(bench), row = fields(r);
-    all.insert(all.end(), row.begin(), row.end());
-    columns.clear();
-    lines.emplace_back();
-    for (const auto& [key, value] : all) {
-      columns.push_back({key});
-      lines.back().push_back(value.is_string() ? value.as_string() : value.dump());
-    }
-  }
-  Table table(columns);
-  for (std::vector<std::string>& line : lines) table.add(std::move(line));
-  return table.csv();
+  std::vector<Json::Object> rows;
+  for (const PackBenchRow& r : bench.rows) rows.push_back(fields(r));
+  return rows_csv(header(bench), rows);
 }
 
 }  // namespace nibble::tool
