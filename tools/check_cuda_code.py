@@ -69,6 +69,7 @@ STACK_ACCEPTED = {
     ("linear_wgmma_fp8.cu", "sm_90a"): 8,
     ("linear_wgmma_bf16.cu", "sm_90a"): 8,
     ("linear_a8_plain.cu", "sm_90a"): 256,  # operands of the model
+    ("linear_a8_plain.cu", "sm_120a"): 256,
     ("linear_fp4.cu", "sm_90a"): 512,  # around the emulating call; only tests run it there
 }
 # Sources whose instruction is emulated elsewhere: out of line, so that callers save registers. Only tests run it there.

@@ -189,7 +189,7 @@ TEST(CommandLine, WrongOnesSayWhatWasExpectedAndFound) {
       {{"bench", "ops", "--shapes", "64x40"}, "expected K a multiple of 16 for nvfp4", "found 64x40"},
       {{"bench", "ops", "--shapes", "64x99999999"}, "K: expected 1 to 16777216", "found 99999999"},
       {{"bench", "ops", "--formats", "nvfp4,int4"},
-       "--formats: expected nvfp4, fp8 or bf16",
+       "--formats: expected nvfp4, fp8, bf16 or a8",
        "found \"nvfp4,int4\""},
       {{"bench", "ops", "-t", "1,0"}, "--tokens: expected whole numbers from 1", "found \"1,0\""},
       {{"bench", "ops", "-t", "many"}, "--tokens: expected whole numbers from 1", "found \"many\""},
