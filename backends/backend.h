@@ -125,7 +125,7 @@ struct BackendOptions {
   std::optional<bool> fused_pack;  // whether to have the ops that pack what they make; empty = yes, where rows are not f16
   std::string profile;             // CPU: its own arithmetic, f32 or bf16; empty = f32
   bool packing = true;             // CPU: false leaves weights where their file is mapped
-  std::optional<bool> fused_swiglu;  // CUDA: whether gate, up and SwiGLU are one op; empty = no
+  std::optional<bool> fused_swiglu;  // CUDA: whether gate, up and SwiGLU are one op; empty = yes, but not where rows are f16
 };
 
 struct BackendEntry {

@@ -35,7 +35,8 @@ Json::Object fields(const PackBenchRow& r) {
           {"fused_seconds", r.fused.median},
           {"fused_spread", r.fused.spread},
           {"two_over_alone", r.two.median / r.alone.median},
-          {"fused_over_alone", r.fused.median / r.alone.median}};
+          {"fused_over_alone", r.fused.median / r.alone.median},
+          {"kernel", r.kernel}};
 }
 
 }  // namespace
@@ -45,11 +46,11 @@ std::string pack_markdown(const PackBench& bench) {
                                 "device: {}, kernels {}, profile {}\n\n",
                                 version(), bench.device, bench.kernels, bench.profile);
   Table table({{"op"}, {"columns", true}, {"packed"}, {"T", true}, {"alone us", true}, {"two ops us", true},
-               {"fused us", true}, {"two over alone", true}, {"fused over alone", true}});
+               {"fused us", true}, {"two over alone", true}, {"fused over alone", true}, {"fused kernel"}});
   for (const PackBenchRow& r : bench.rows) {
     table.add({r.shape.op, std::to_string(r.shape.cols), r.format, std::to_string(r.rows), micros(r.alone),
                micros(r.two), micros(r.fused), fmt::format("{:+.1f} %", over(r.two, r)),
-               fmt::format("{:+.1f} %", over(r.fused, r))});
+               fmt::format("{:+.1f} %", over(r.fused, r)), r.kernel});
   }
   return out + table.markdown();
 }

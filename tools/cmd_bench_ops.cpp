@@ -44,7 +44,7 @@ experts have tokens, so that more than four times the L2 is read between two use
 (2048x512, a row for each token and expert).
 
 --op gate-up: the linear layers of an MLP's gate and up by themselves, with SwiGLU behind them, and all three as
-one (cuda:fused-swiglu=on); shapes are of either weight, 27b has 17408x5120.
+one (a card's default, cuda:fused-swiglu=off for three); shapes are of either weight, 27b has 17408x5120.
 
 Shapes: 27b has the linears of a 27B model (34816x5120, 5120x17408, 16384x5120, 14336x5120, 5120x6144);
 27b-tp2 and 27b-tp4 the parts of one card of two or four.

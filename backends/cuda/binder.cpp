@@ -4,6 +4,7 @@
 
 #include "backends/cuda/binder_views.h"
 #include "backends/cuda/expert_images.h"
+#include "backends/cuda/ops/eights.h"
 #include "backends/cuda/ops/experts.h"
 #include "backends/cuda/ops/pack.h"
 #include "backends/cuda/ops/rowwise.h"
@@ -46,6 +47,10 @@ class Binder : private BinderViews {
     visit_tensors(all, look, look);
     return f16 && !std::holds_alternative<GatherRows>(op.args);
   }
+  // Of an op that has kernels in eights: whether they serve, else why not.
+  void by_eights(const char* refusal) {
+    serves_.second = refusal == nullptr ? "eights" : serves_.second + ", as " + refusal;
+  }
   Call call(const Embed& a) {
     const EmbedArgs args{weight(a.table), f32("y", a.y)};
     expect_equal("y columns", args.table.cols, a.y.cols);
@@ -57,6 +62,7 @@ class Binder : private BinderViews {
     const RmsNormArgs args{f32("x", a.x), constant("weight", a.weight, a.x.cols), a.eps,
                            result_like("y", a.y, a.x, a.x.cols)};
     output_ = args.y;
+    by_eights(rms_norm_eights(bound_.launch, args, nullptr, Serve::ask));
     return [args](const Launch& to) { rms_norm(to, args); };
   }
   Call call(const Quantize& a) {
@@ -67,6 +73,7 @@ class Binder : private BinderViews {
     expect_equal("codes columns", fp4 ? a.x.cols / 2 : a.x.cols, a.codes.cols);
     args.scales = scales("scales", a.scales, a.format, a.x.cols);
     output_ = args.codes;
+    by_eights(quantize_eights(bound_.launch, args, Serve::ask));
     return [args](const Launch& to) { quantize(to, args); };
   }
   Call call(const Linear& a) {
@@ -126,6 +133,7 @@ class Binder : private BinderViews {
                                 a.eps,
                                 result_like("y", a.y, a.x, a.x.cols)};
     output_ = args.y;
+    by_eights(gated_rms_norm_eights(bound_.launch, args, nullptr, Serve::ask));
     return [args](const Launch& to) { gated_rms_norm(to, args); };
   }
   Call call(const QkNormRope& a) {
@@ -179,6 +187,7 @@ class Binder : private BinderViews {
     const SwiGluArgs args{operand("gate", a.gate), like("up", a.up, a.gate, a.gate.cols),
                           result_like("y", a.y, a.gate, a.gate.cols)};
     output_ = args.y;
+    by_eights(swiglu_eights(bound_.launch, args, nullptr, Serve::ask));
     return [args](const Launch& to) { swiglu(to, args); };
   }
   Call call(const Add& a) {
@@ -213,6 +222,7 @@ class Binder : private BinderViews {
     const RmsNormArgs args{f32("x", a.op.x), constant("weight", a.op.weight, a.op.x.cols), a.op.eps,
                            made("y", a.op.y, a.op.x)};
     const PackArgs pack = pack_args(a.pack, a.op.y);
+    by_eights(rms_norm_eights(bound_.launch, args, &pack, Serve::ask));
     return [args, pack](const Launch& to) { rms_norm_pack(to, args, pack); };
   }
   Call call(const Packed<GatedRmsNorm>& a) {
@@ -225,12 +235,14 @@ class Binder : private BinderViews {
                                 a.op.eps,
                                 made("y", a.op.y, a.op.x)};
     const PackArgs pack = pack_args(a.pack, a.op.y);
+    by_eights(gated_rms_norm_eights(bound_.launch, args, &pack, Serve::ask));
     return [args, pack](const Launch& to) { gated_rms_norm_pack(to, args, pack); };
   }
   Call call(const Packed<SwiGlu>& a) {
     const SwiGluArgs args{typed_view("gate", a.op.gate, l_.operand),
                           like("up", a.op.up, a.op.gate, a.op.gate.cols), made("y", a.op.y, a.op.gate)};
     const PackArgs pack = pack_args(a.pack, a.op.y);
+    by_eights(swiglu_eights(bound_.launch, args, &pack, Serve::ask));
     return [args, pack](const Launch& to) { swiglu_pack(to, args, pack); };
   }
 

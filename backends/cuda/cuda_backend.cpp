@@ -144,7 +144,7 @@ CudaBackend::CudaBackend(const BackendOptions& options)
     }
     device_.fusions = Fusions::packs();
   }
-  if (options.fused_swiglu.value_or(false)) {
+  if (options.fused_swiglu.value_or(device_.operand != DType::f16)) {
     if (device_.operand == DType::f16) {
       throw Error(ErrorCode::invalid_argument, "[cuda] fused-swiglu: expected off with rows of f16 (" +
                                                    device_.profile + "), found \"on\"");

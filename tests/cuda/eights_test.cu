@@ -284,6 +284,9 @@ TEST_F(CudaEights, SaysWhyItDoesNotServe) {
     const cuda::View v = view(type, stride, cols);
     return cuda::swiglu_eights(launch, {v, v, v}, pack);
   };
+  const cuda::View v = view(DType::bf16, 64, 64), nowhere{nullptr, DType::bf16, Rows::tokens, 64, 64, nullptr};
+  EXPECT_EQ(cuda::swiglu_eights(launch, {nowhere, v, v}, nullptr, cuda::Serve::ask), nullptr);  // nothing is launched
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   EXPECT_STREQ(swiglu(72, 68, DType::bf16, nullptr), cuda::kNotEights);
   EXPECT_STREQ(swiglu(68, 64, DType::bf16, nullptr), cuda::kNotEights);
   EXPECT_STREQ(swiglu(64, 64, DType::f32, nullptr), cuda::kNotEights);

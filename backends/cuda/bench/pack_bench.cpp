@@ -8,7 +8,7 @@
 #include "backends/cuda/check.h"
 #include "backends/cuda/device_info.h"
 #include "backends/cuda/memory.h"
-#include "backends/cuda/ops/pack.h"
+#include "backends/cuda/ops/eights.h"
 #include "core/checkpoint/activation_kind.h"
 #include "core/numerics/codecs.h"
 
@@ -119,9 +119,9 @@ class Runner {
       alone(copy);
       quantize(to, {out, pack.format, pack.codes, pack.scales});
     };
+    View unread = out;
+    unread.data = nullptr;
     const auto fused = [&](int) {
-      View unread = out;
-      unread.data = nullptr;
       if (norm) {
         rms_norm_pack(to, {x, weight, kEps, unread}, pack);
       } else if (gated) {
@@ -130,8 +130,12 @@ class Runner {
         swiglu_pack(to, {x, z, unread}, pack);
       }
     };
-    result_.rows.push_back(
-        {s, format, rows, timer_.measure(1, alone), timer_.measure(1, two), timer_.measure(1, fused)});
+    const char* const refusal =
+        norm    ? rms_norm_eights(to, {x, weight, kEps, unread}, &pack, Serve::ask)
+        : gated ? gated_rms_norm_eights(to, {x, z, weight, group, kEps, unread}, &pack, Serve::ask)
+                : swiglu_eights(to, {x, z, unread}, &pack, Serve::ask);
+    result_.rows.push_back({s, format, rows, timer_.measure(1, alone), timer_.measure(1, two),
+                            timer_.measure(1, fused), refusal == nullptr ? "eights" : refusal});
   }
 
   Launch launch(std::int64_t rows) const { return timer_.launch(rows, step_.data(), card_.multiprocessors); }

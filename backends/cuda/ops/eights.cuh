@@ -101,12 +101,13 @@ bool is_early(int n, std::int64_t rows) {
   return n < kMostEights<K> || rows <= kFewRowsOfEights;
 }
 
-// kernel(args...) over rows of `cols` columns, n eights a thread. Null: launched; else why not.
+// kernel(args...) over rows of `cols` columns, n eights a thread. Answers as eights.h says.
 template <ActivationFormat::Kind K, class... Params, class... Args>
-const char* launch_eights(const Launch& to, std::int64_t rows, std::int32_t cols, int n, void (*kernel)(Params...),
+const char* launch_eights(Serve what, const Launch& to, std::int64_t rows, std::int32_t cols, int n, void (*kernel)(Params...),
                           const Args&... args) {
   constexpr bool token = K == ActivationFormat::Kind::fp8_token;
   if (token && !blocks_meet(kernel)) return kNoClusters;
+  if (what == Serve::ask) return nullptr;
   const Cut cut = cut_of(cols, n, token);
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;

@@ -7,11 +7,12 @@
 
 namespace nibble::cuda {
 
-// Null: launched. Else nothing is, and this is why it does not serve. `pack`: null, or the codes that are wanted;
-// y.data may be null then.
-const char* swiglu_eights(const Launch& to, const SwiGluArgs& args, const PackArgs* pack);
-const char* gated_rms_norm_eights(const Launch& to, const GatedRmsNormArgs& args, const PackArgs* pack);
-const char* rms_norm_eights(const Launch& to, const RmsNormArgs& args, const PackArgs* pack);
-const char* quantize_eights(const Launch& to, const QuantizeArgs& args);
+// Null: it serves, and is launched unless one only asks. Else nothing is, and this is why it does not serve. `pack`:
+// null, or the codes that are wanted; y.data may be null then.
+enum class Serve { launch, ask };
+const char* swiglu_eights(const Launch& to, const SwiGluArgs& args, const PackArgs* pack, Serve what = Serve::launch);
+const char* gated_rms_norm_eights(const Launch& to, const GatedRmsNormArgs& args, const PackArgs* pack, Serve what = Serve::launch);
+const char* rms_norm_eights(const Launch& to, const RmsNormArgs& args, const PackArgs* pack, Serve what = Serve::launch);
+const char* quantize_eights(const Launch& to, const QuantizeArgs& args, Serve what = Serve::launch);
 
 }  // namespace nibble::cuda

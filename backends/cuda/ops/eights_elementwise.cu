@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kMostThreadsOfEights)
 
 }  // namespace
 
-const char* swiglu_eights(const Launch& to, const SwiGluArgs& a, const PackArgs* pack) {
+const char* swiglu_eights(const Launch& to, const SwiGluArgs& a, const PackArgs* pack, Serve what) {
   const std::int32_t cols = a.gate.cols;
   const std::int64_t rows = to.max_of(a.gate.rows);
   const bool bf16 = a.gate.dtype == DType::bf16 && a.up.dtype == DType::bf16 && a.y.dtype == DType::bf16;
@@ -66,12 +66,12 @@ const char* swiglu_eights(const Launch& to, const SwiGluArgs& a, const PackArgs*
     const int n = eights_a_thread(rows, cols, pack);
     const auto kernel =
         is_early<K>(n, rows) ? swiglu_by_eights<K, 1, true> : swiglu_by_eights<K, kMostEights<K>, false>;
-    return launch_eights<K>(to, rows, cols, n, kernel, to.step, a.gate.rows, cols, typed<const Bf16>(a.gate),
+    return launch_eights<K>(what, to, rows, cols, n, kernel, to.step, a.gate.rows, cols, typed<const Bf16>(a.gate),
                             typed<const Bf16>(a.up), typed<Bf16>(a.y), codes_of_8(pack));
   });
 }
 
-const char* quantize_eights(const Launch& to, const QuantizeArgs& a) {
+const char* quantize_eights(const Launch& to, const QuantizeArgs& a, Serve what) {
   const std::int32_t cols = a.x.cols;
   const std::int64_t rows = to.max_of(a.x.rows);
   const PackArgs pack{a.format, a.codes, a.scales};
@@ -85,7 +85,7 @@ const char* quantize_eights(const Launch& to, const QuantizeArgs& a) {
     } else {
       const int n = eights_a_thread(rows, cols, &pack);
       const auto kernel = is_early<K>(n, rows) ? quantize_by_eights<K, 1, true> : quantize_by_eights<K, 2, false>;
-      return launch_eights<K>(to, rows, cols, n, kernel, to.step, a.x.rows, cols, typed<const Bf16>(a.x),
+      return launch_eights<K>(what, to, rows, cols, n, kernel, to.step, a.x.rows, cols, typed<const Bf16>(a.x),
                               codes_of_8(&pack));
     }
   });

@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kMostThreadsOfRow, kBlocksOfLongest)
 
 }  // namespace
 
-const char* gated_rms_norm_eights(const Launch& to, const GatedRmsNormArgs& a, const PackArgs* pack) {
+const char* gated_rms_norm_eights(const Launch& to, const GatedRmsNormArgs& a, const PackArgs* pack, Serve what) {
   const std::int32_t cols = a.x.cols;
   const std::int64_t rows = to.max_of(a.x.rows);
   const bool bf16 = a.x.dtype == DType::bf16 && a.z.dtype == DType::bf16 && a.y.dtype == DType::bf16;
@@ -239,12 +239,12 @@ const char* gated_rms_norm_eights(const Launch& to, const GatedRmsNormArgs& a, c
     constexpr Kind K = decltype(kind)::value;
     const int n = eights_a_thread(rows, cols, pack);
     const auto kernel = is_early<K>(n, rows) ? gated_by_eights<K, 1, true> : gated_by_eights<K, kMostEights<K>, false>;
-    return launch_eights<K>(to, rows, cols, n, kernel, to.step, a.x.rows, cols, typed<const Bf16>(a.x),
+    return launch_eights<K>(what, to, rows, cols, n, kernel, to.step, a.x.rows, cols, typed<const Bf16>(a.x),
                             typed<const Bf16>(a.z), typed<Bf16>(a.y), a.weight, a.eps, codes_of_8(pack));
   });
 }
 
-const char* rms_norm_eights(const Launch& to, const RmsNormArgs& a, const PackArgs* pack) {
+const char* rms_norm_eights(const Launch& to, const RmsNormArgs& a, const PackArgs* pack, Serve what) {
   const std::int32_t cols = a.x.cols;
   const std::int64_t rows = to.max_of(a.x.rows);
   if (a.x.dtype != DType::f32 || a.y.dtype != DType::bf16 || !in_eights(a.x, cols) || !in_eights(a.y, cols) ||
@@ -256,7 +256,7 @@ const char* rms_norm_eights(const Launch& to, const RmsNormArgs& a, const PackAr
   }
   if (cols <= num::kTreeSwitch || cols > kMostColsOfRow) return "a row is no long tree, or too long for shared memory";
   if (const char* why = refuse_eights(rows, cols, pack)) return why;
-  if (rows <= 0) return nullptr;
+  if (rows <= 0 || what == Serve::ask) return nullptr;
   const bool token = pack != nullptr && pack->format.kind == Kind::fp8_token;
   const bool few = rows <= kFewRowsOfNorm && !token;
   with_kind_of(pack, [&](auto kind) {

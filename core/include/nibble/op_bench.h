@@ -155,6 +155,7 @@ struct PackBenchRow {
   std::string format;
   std::int64_t rows = 0;
   LaunchTimes alone, two, fused;
+  std::string kernel;  // of the fused op: "eights", or why its generic kernel serves
 };
 
 struct PackBench {

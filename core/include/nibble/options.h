@@ -31,7 +31,8 @@ struct NIBBLE_API Device {
   // Empty: yes, but not where rows are f16 (sm70).
   std::optional<bool> fused_pack;
   // CUDA: the linear layers of an MLP's gate and up and the SwiGLU behind them run as one kernel over one image: same
-  // bits, two launches less and no tensor of gate and up. Empty: no. What stays apart is said in ModelInfo::notes.
+  // bits, two launches less and no tensor of gate and up. Empty: yes, but not where rows are f16 (sm70).
+  // What stays apart is said in ModelInfo::notes.
   std::optional<bool> fused_swiglu;
   // CPU: false reads weights where their file is mapped instead of copying each into an image made for the kernels:
   // the first token comes sooner and memory is shared with the system's file cache, later tokens take longer; same
