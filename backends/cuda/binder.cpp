@@ -119,9 +119,11 @@ class Binder : private BinderViews {
                              f32("beta", a.beta, a.shape.value_heads),
                              state,
                              a.section,
-                             result("y", a.y, a.shape.value_channels())};
+                             result("y", a.y, a.shape.value_channels()),
+                             delta_on_units(l_.path, a.shape) ? l_.workspace.delta : nullptr};
     output_ = args.y;
     section_ = &a.section;
+    if (a.section == Section::prefill) serves_.second = delta_rule_kernel(args);
     return [args](const Launch& to) { delta_rule(to, args); };
   }
   Call call(const GatedRmsNorm& a) {

@@ -66,6 +66,7 @@ struct Workspace {
   std::int32_t* exponents = nullptr;
   std::int64_t exponent_rows = 0;
   std::byte* sums = nullptr;  // Linear's partial sums
+  std::byte* delta = nullptr;  // DeltaRule's records; null: no op has any
 };
 
 struct Loaded {

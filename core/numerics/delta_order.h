@@ -33,7 +33,10 @@ namespace nibble::num {
 constexpr MatrixOrder kSm90Tf32Order{8, 25};
 constexpr int kDeltaBlock = 16;  // of the inverse
 
-NIBBLE_HD constexpr bool delta_on_units(const DeltaShape& d) { return d.key_dim == 32 || d.key_dim == 128; }
+// Values come in eights: rows of qkv are then whole multiples of 16 bytes, as the copy engine wants them.
+NIBBLE_HD constexpr bool delta_on_units(const DeltaShape& d) {
+  return (d.key_dim == 32 || d.key_dim == 128) && d.value_dim % 8 == 0;
+}
 
 // exp(x), x <= 0; 0 from where it counts for nothing.
 NIBBLE_HD float delta_decay(float x) { return x < -80.0f ? 0.0f : exp(x); }

@@ -112,7 +112,7 @@ void delta_step(const Launch& to, const DeltaRuleArgs& a) {
 
 void delta_rule(const Launch& to, const DeltaRuleArgs& args) {
   if (args.section == Section::prefill) {
-    delta_chunks(to, args);
+    args.records == nullptr ? delta_chunks(to, args) : delta_units(to, args);
   } else {
     delta_step(to, args);
   }

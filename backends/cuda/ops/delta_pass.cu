@@ -1,0 +1,309 @@
+// delta_pass.cu: the state of a sequence through its chunks (delta_units.cuh)
+//   map     block = 64 columns v of a value head of a range: a warpgroup, and a warp that brings stages. All products are
+//           transposed, so that sums are the next product's register operand: lane 4 g + p of warp w has, of S^T, P^T,
+//           Q^T, R^T, U^T and o^T, rows v = 16 w + g and + 8, columns 8 n + 2 p and + 1 (keys' x, or tokens)
+//   stages  of a chunk: keys, queries, values and the record of delta_prepare; three
+//   S       float32 in registers from the first chunk to the last
+//   rows    beyond the range hold anything: R is zero there, keys are made zero before S takes them, o is not stored
+//   cost    2 * 64 * (4 * key_dim + 3 * 64) * value_dim a chunk and head, bf16 but for a sixth in tf32 -> latency of three
+//           products that need one another
+//   needs   sm_90a
+#include "backends/cuda/device/eights.cuh"
+#include "backends/cuda/ops/delta_units.cuh"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int kColumns = 64, kConsumers = 128, kThreads = kConsumers + 32;
+constexpr int kValueBytes = kDeltaChunk * kColumns * 2, kStages = 3;
+constexpr int kStagedOutput = 4 * kDeltaChunk * 16 * 2;  // a warp's 16 columns
+
+template <int KeyDim>
+struct Stage {
+  using Tile = KeyTile<KeyDim>;
+  static constexpr int kRecordAt = 0, kRecordRoom = (kRecordBytes + 1023) / 1024 * 1024;
+  static constexpr int kKeysAt = kRecordRoom, kQueriesAt = kKeysAt + Tile::kBytes, kValuesAt = kQueriesAt + Tile::kBytes;
+  static constexpr int kBytes = kValuesAt + kValueBytes;
+  static constexpr int kFilled = kRecordBytes + 2 * Tile::kBytes + kValueBytes;
+  static constexpr int kSharedBytes = 1024 + kStages * kBytes + kStagedOutput + 2 * kStages * 8;
+  static_assert(kBytes % 1024 == 0 && kSharedBytes <= 227 * 1024);
+};
+
+struct Ring {
+  std::uint32_t barriers;
+  int stage = 0;
+  std::uint32_t parity = 0;
+  __device__ __forceinline__ Barrier full() const { return {barriers + static_cast<std::uint32_t>(stage) * 8}; }
+  __device__ __forceinline__ Barrier empty() const { return {barriers + static_cast<std::uint32_t>(kStages + stage) * 8}; }
+  __device__ __forceinline__ void next() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+__device__ __forceinline__ void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory"); }
+__device__ __forceinline__ float2 pair_at(const float* at) { return *reinterpret_cast<const float2*>(at); }
+
+// Columns 16 s .. 16 s + 15 of sums as a fragment.
+template <int N>
+__device__ __forceinline__ void fragment_of(const float (&v)[N], int s, std::uint32_t (&to)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) to[i] = bf16_pair(v[8 * s + 2 * i], v[8 * s + 2 * i + 1]);
+}
+
+template <int KeyDim>
+struct Consumer {
+  using Tile = KeyTile<KeyDim>;
+  using S = Stage<KeyDim>;
+  const DeltaUnitsParams& p;
+  const RangeView& r;
+  int head, first;  // its first column
+  std::byte* memory;
+  std::uint32_t start;  // of the stages; where `memory` is
+  int warp, lane;
+  float s[KeyDim / 2];
+
+  // f(element, x, v) of the lane's part of S.
+  template <class F>
+  __device__ __forceinline__ void each_of_s(F f) {
+#pragma unroll
+    for (int n = 0; n < KeyDim / 8; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) f(s[4 * n + e], 8 * n + lane % 4 * 2 + e % 2, first + warp * 16 + lane / 4 + e / 2 * 8);
+    }
+  }
+  __device__ __forceinline__ void load_state() {
+    const DeltaShape& d = p.state.shape;
+    const float* const from = state_of(p.state, r.slot, head);
+    each_of_s([&](float& to, int x, int v) { to = v < d.value_dim ? from[std::int64_t{x} * d.value_dim + v] : 0.0f; });
+    if (r.keep <= 0) return;
+    const RecordsView old = records_of(p.state, r.slot, r.half, head);
+    each_of_s([&](float& to, int x, int v) {
+      if (v < d.value_dim) to = fold(old, r.keep, x, v, to);
+    });
+  }
+  __device__ __forceinline__ void store_state() {
+    const DeltaShape& d = p.state.shape;
+    float* const to = state_of(p.state, r.slot, head);
+    each_of_s([&](float& from, int x, int v) {
+      if (v < d.value_dim) to[std::int64_t{x} * d.value_dim + v] = from;
+    });
+  }
+
+  // Keys of rows that are not the range's.
+  __device__ __forceinline__ void clear_keys(std::uint32_t stage, int rows) {
+    constexpr int kEights = KeyDim / 8;
+    std::byte* const keys = memory + (stage - start) + S::kKeysAt;
+    consumers_meet();  // P of all warps has been made of them
+    for (int i = rows * kEights + static_cast<int>(threadIdx.x); i < kDeltaChunk * kEights; i += kConsumers) {
+      *reinterpret_cast<uint4*>(keys + Tile::at(i / kEights, i % kEights)) = make_uint4(0, 0, 0, 0);
+    }
+    fence_shared_writes();
+    consumers_meet();
+  }
+
+  __device__ __forceinline__ void chunk(std::uint32_t stage, const ChunkRows& rows, std::byte* staged, Barrier empty) {
+    const std::uint32_t keys = stage + S::kKeysAt, queries = stage + S::kQueriesAt, values = stage + S::kValuesAt;
+    const float* const grown = reinterpret_cast<const float*>(memory + (stage - start) + kDecaysAt);
+    const float* const rest = grown + kDeltaChunk;
+    float past[32] = {}, answer[32] = {};  // P, Q
+    std::uint32_t of_s[Tile::kSteps][4];
+#pragma unroll
+    for (int n = 0; n < Tile::kSteps; ++n) {
+      fragment_of(s, n, of_s[n]);
+      settle(of_s[n]);
+    }
+    settle(past);
+    settle(answer);
+    wgmma_fence();
+#pragma unroll
+    for (int n = 0; n < Tile::kSteps; ++n) wgmma_bf16<64>(past, of_s[n], Tile::step(keys, n));
+    wgmma_commit();
+#pragma unroll
+    for (int n = 0; n < Tile::kSteps; ++n) wgmma_bf16<64>(answer, of_s[n], Tile::step(queries, n));
+    wgmma_commit();
+    uint4 v[4];  // of tokens 16 m ..: eight columns, the next eight, then the same of eight tokens on
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      const int token = m * 16 + lane / 16 * 8 + lane % 8, eight = warp * 2 + lane / 8 % 2;
+      v[m] = load_transposed(values + static_cast<std::uint32_t>(token * 128 + (eight ^ (token & 7)) * 16));
+    }
+    wgmma_wait<1>();
+    settle(past);
+#pragma unroll
+    for (int m = 0; m < 8; ++m) {
+      const std::uint32_t low = m % 2 == 0 ? v[m / 2].x : v[m / 2].z, high = m % 2 == 0 ? v[m / 2].y : v[m / 2].w;
+      const int token = 8 * m + lane % 4 * 2;
+      const float2 decay = pair_at(grown + token);
+      past[4 * m] = residual(low_of(low), decay.x, past[4 * m], token < rows.rows);
+      past[4 * m + 1] = residual(high_of(low), decay.y, past[4 * m + 1], token + 1 < rows.rows);
+      past[4 * m + 2] = residual(low_of(high), decay.x, past[4 * m + 2], token < rows.rows);
+      past[4 * m + 3] = residual(high_of(high), decay.y, past[4 * m + 3], token + 1 < rows.rows);
+    }
+    settle(past);
+    float u[32] = {};
+    settle(u);
+    wgmma_fence();
+#pragma unroll
+    for (int m = 0; m < 8; ++m) {
+      const std::uint32_t a[4] = {num::bit_cast<std::uint32_t>(past[4 * m]), num::bit_cast<std::uint32_t>(past[4 * m + 2]),
+                                  num::bit_cast<std::uint32_t>(past[4 * m + 1]),
+                                  num::bit_cast<std::uint32_t>(past[4 * m + 3])};
+      wgmma_tf32(u, a, tile_of<128>(stage + static_cast<std::uint32_t>(m / 4 * kHalfOfA + m % 4 * 32)));
+    }
+    wgmma_commit();
+    const float last = grown[kDeltaChunk - 1];
+#pragma unroll
+    for (int i = 0; i < KeyDim / 2; ++i) s[i] = num::mul(last, s[i]);
+    if (rows.rows < kDeltaChunk) clear_keys(stage, rows.rows);
+    wgmma_wait<1>();
+    settle(answer);
+#pragma unroll
+    for (int n = 0; n < Tile::kSteps; ++n) settle(of_s[n]);  // not used for anything else before
+#pragma unroll
+    for (int m = 0; m < 8; ++m) {
+      const float2 decay = pair_at(grown + 8 * m + lane % 4 * 2);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) answer[4 * m + e] = num::mul(e % 2 == 0 ? decay.x : decay.y, answer[4 * m + e]);
+    }
+    wgmma_wait<0>();
+    settle(u);
+    settle(past);
+    std::uint32_t plain[4][4], decayed[4][4];  // U as fragments
+#pragma unroll
+    for (int n = 0; n < 4; ++n) fragment_of(u, n, plain[n]);
+#pragma unroll
+    for (int m = 0; m < 8; ++m) {
+      const float2 decay = pair_at(rest + 8 * m + lane % 4 * 2);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) u[4 * m + e] = num::mul(e % 2 == 0 ? decay.x : decay.y, u[4 * m + e]);
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      fragment_of(u, n, decayed[n]);
+      settle(plain[n]);
+      settle(decayed[n]);
+    }
+    settle(s);
+    settle(answer);
+    wgmma_fence();
+#pragma unroll
+    for (int n = 0; n < 4; ++n) wgmma_bf16_across<KeyDim>(s, decayed[n], Tile::rows_step(keys, n));
+    wgmma_commit();
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      wgmma_bf16<64>(answer, plain[n], tile_of<128>(stage + static_cast<std::uint32_t>(kABytes + n * 32)));
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    settle(s);
+    settle(answer);
+    empty.arrive();
+    store(answer, rows, staged);
+  }
+  __device__ __forceinline__ static float residual(float value, float decay, float past, bool there) {
+    return there ? num::delta_tf32(num::fma(-decay, past, value)) : 0.0f;
+  }
+
+  // A warp's 16 columns of the chunk's rows, through its own part of shared memory.
+  __device__ __forceinline__ void store(const float (&o)[32], const ChunkRows& rows, std::byte* staged) {
+    constexpr int kRow = 32;  // bytes
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      const int token = m * 16 + lane / 16 * 8 + lane % 8, eight = lane / 8 % 2;
+      store_transposed(shared_address(staged) + static_cast<std::uint32_t>(token * kRow + eight * 16),
+                       make_uint4(bf16_pair(o[8 * m], o[8 * m + 1]), bf16_pair(o[8 * m + 2], o[8 * m + 3]),
+                                  bf16_pair(o[8 * m + 4], o[8 * m + 5]), bf16_pair(o[8 * m + 6], o[8 * m + 7])));
+    }
+    __syncwarp();
+    const int column = first + warp * 16 + lane % 2 * 8;
+    if (column >= p.state.shape.value_dim) return;
+    Bf16* y = p.y.row(r.first_row + rows.first + lane / 2) + std::int64_t{head} * p.state.shape.value_dim + column;
+#pragma unroll
+    for (int i = 0; i < 4; ++i, y += 16 * p.y.stride) {
+      const int row = i * 16 + lane / 2;
+      if (row >= rows.rows) return;
+      const uint4 eight = *reinterpret_cast<const uint4*>(staged + row * kRow + lane % 2 * 16);
+      if (p.wide_y) {
+        *reinterpret_cast<uint4*>(y) = eight;
+        continue;
+      }
+      const std::uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+      for (int c = 0; c < 8; ++c) y[c].bits = static_cast<std::uint16_t>(pairs[c / 2] >> 16 * (c % 2));
+    }
+  }
+};
+
+template <int KeyDim>
+__global__ void __launch_bounds__(kThreads, 1)
+    pass(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap values, const DeltaUnitsParams p) {
+  using Tile = KeyTile<KeyDim>;
+  using S = Stage<KeyDim>;
+  extern __shared__ std::byte memory[];
+  const int index = static_cast<int>(blockIdx.z);
+  const RangeView* const range = section_range(*p.steps, p.section, index);
+  if (range == nullptr) return;
+  const RangeView r = *range;
+  const DeltaShape& d = p.state.shape;
+  const int head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kColumns;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const std::uint32_t start = (shared_address(memory) + 1023) / 1024 * 1024;
+  std::byte* const base = memory + (start - shared_address(memory));
+  Ring ring{start + static_cast<std::uint32_t>(kStages * S::kBytes + kStagedOutput)};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      Barrier{ring.barriers + static_cast<std::uint32_t>(i) * 8}.init(1);
+      Barrier{ring.barriers + static_cast<std::uint32_t>(kStages + i) * 8}.init(kConsumers);
+    }
+    fence_barriers();
+  }
+  __syncthreads();
+  const int chunks = chunks_of(r);
+  if (warp == kConsumers / 32) {
+    if (lane != 0) return;
+    const std::int64_t record = first_record(r, index);
+    const int key = static_cast<int>(d.key_channels()) + key_head_of(d, head) * d.key_dim;
+    const int query = key_head_of(d, head) * d.key_dim;
+    const int value = 2 * static_cast<int>(d.key_channels()) + head * d.value_dim + first;
+    for (int c = 0; c < chunks; ++c, ring.next()) {
+      const std::uint32_t stage = start + static_cast<std::uint32_t>(ring.stage * S::kBytes);
+      const int row = r.first_row + chunk_of(r, c).first;
+      ring.empty().wait(ring.parity ^ 1);
+      const Barrier full = ring.full();
+      full.arrive_expecting(S::kFilled);
+      Tile::copy(stage + S::kKeysAt, &map, key, row, full);
+      copy_box(stage + S::kValuesAt, &values, value, row, full);
+      copy_bytes(stage + S::kRecordAt, p.record(record + c, head), kRecordBytes, full);
+      Tile::copy(stage + S::kQueriesAt, &map, query, row, full);
+    }
+    return;
+  }
+  Consumer<KeyDim> consumer{p, r, head, first, base, start, warp, lane, {}};
+  consumer.load_state();
+  std::byte* const staged = base + kStages * S::kBytes + warp * (kStagedOutput / 4);
+#pragma unroll 1
+  for (int c = 0; c < chunks; ++c, ring.next()) {
+    ring.full().wait(ring.parity);
+    consumer.chunk(start + static_cast<std::uint32_t>(ring.stage * S::kBytes), chunk_of(r, c), staged, ring.empty());
+  }
+  consumer.store_state();
+}
+
+template <int KeyDim>
+void launch(const Launch& to, const CUtensorMap& map, const CUtensorMap& values, const DeltaUnitsParams& p) {
+  const DeltaShape& d = p.state.shape;
+  constexpr int kBytes = Stage<KeyDim>::kSharedBytes;
+  cudaFuncSetAttribute(pass<KeyDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const dim3 grid(static_cast<unsigned>((d.value_dim + kColumns - 1) / kColumns), static_cast<unsigned>(d.value_heads),
+                  static_cast<unsigned>(to.max_ranges));
+  pass<KeyDim><<<grid, kThreads, kBytes, to.stream>>>(map, values, p);
+}
+
+}  // namespace
+
+void delta_pass(const Launch& to, const CUtensorMap& map, const CUtensorMap& values, const DeltaUnitsParams& p) {
+  p.state.shape.key_dim == 32 ? launch<32>(to, map, values, p) : launch<128>(to, map, values, p);
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,252 @@
+// delta_prepare.cu: A, M and the decays of every chunk and value head (delta_units.cuh)
+//   map    block = a chunk of a value head; warp w has rows 16 w .. 16 w + 15 of Z and W, then block (w, .) of X
+//   Z, W   fragments of k and q from shared memory, keys as B
+//   X      in shared memory over the keys, which nobody needs then; two rows by four columns a lane
+//   cost   2 * 64 * 64 * key_dim on the matrix units, 65,536 fma for X, 2,080 exponentials -> latency of X, hidden by
+//          the other blocks of a multiprocessor; Z and W are computed again for each value head of a key head
+//   needs  sm_90a
+#include "backends/cuda/ops/delta_units.cuh"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int kThreads = 128, kBlocks = 4;
+constexpr int kStride = kDeltaChunk + 4;  // of L and X: float4 of neighbouring rows lie in different banks
+constexpr int kBlock = num::kDeltaBlock, kScratchStride = kBlock + 4;
+
+template <int KeyDim>
+struct Layout {
+  using Tile = KeyTile<KeyDim>;
+  static constexpr int kSquare = kDeltaChunk * kStride * 4;
+  static constexpr int kTiles = 2 * Tile::kBytes > kSquare ? 2 * Tile::kBytes : kSquare;  // keys, queries; then X
+  static constexpr int kLowerAt = kTiles, kScratchAt = kLowerAt + kSquare;
+  static constexpr int kSumsAt = kScratchAt + 4 * kBlock * kScratchStride * 4, kBetaAt = kSumsAt + kDeltaChunk * 4;
+  static constexpr int kBarrierAt = kBetaAt + kDeltaChunk * 4;
+  static constexpr int kBytes = 1024 + kBarrierAt + 8;
+  static_assert(kBytes * kBlocks <= (227 - kBlocks) * 1024);
+};
+
+// The chunk that `slot` of the records is for; rows 0: none.
+struct Found {
+  const RangeView* range;
+  ChunkRows chunk;
+};
+__device__ __forceinline__ Found find_chunk(const StepView& step, Section section, int slot) {
+  const int s = static_cast<int>(section), ranges = step.first_range[s + 1] - step.first_range[s];
+  for (int i = 0; i < ranges; ++i) {
+    const RangeView* r = step.range + step.first_range[s] + i;
+    const int chunk = slot - first_record(*r, i);
+    if (chunk < 0) break;
+    if (r->rows > 0 && chunk < chunks_of(*r)) return {r, chunk_of(*r, chunk)};
+  }
+  return {nullptr, {0, 0}};
+}
+
+__device__ __forceinline__ void read4(const float* from, float (&to)[4]) {
+  const float4 v = *reinterpret_cast<const float4*>(from);
+  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
+
+// sum[2][4] of rows `left` and the next, columns right[0 .. 3]: chains over `count` of left[m] * right[m * stride].
+__device__ __forceinline__ void extend(const float* left, const float* right, int stride, int count, float (&sum)[2][4]) {
+  for (int m = 0; m < count; m += 4) {
+    float a[2][4];
+    read4(left + m, a[0]);
+    read4(left + kStride + m, a[1]);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      float b[4];
+      read4(right + (m + n) * stride, b);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sum[i][j] = num::fma(a[i][n], b[j], sum[i][j]);
+      }
+    }
+  }
+}
+
+// A block of the diagonal, a column a lane; lanes from 16 on do the same again.
+__device__ __forceinline__ void invert_diagonal(const float* lower, float* x, int lane) {
+  const int j = lane % kBlock;
+  float column[kBlock];
+#pragma unroll
+  for (int i = 0; i < kBlock; ++i) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int m = 0; m < i; ++m) sum = num::fma(lower[i * kStride + m], column[m], sum);
+    column[i] = i == j ? 1.0f : i < j ? 0.0f : -sum;
+    if (lane < kBlock) x[i * kStride + j] = column[i];
+  }
+}
+
+__device__ __forceinline__ void invert(const float* lower, float* x, float* scratch, int warp, int lane) {
+  const int i = lane / 4 * 2, j = lane % 4 * 4;  // of a block
+  invert_diagonal(lower + warp * kBlock * (kStride + 1), x + warp * kBlock * (kStride + 1), lane);
+  float* const y = scratch + warp * kBlock * kScratchStride;
+#pragma unroll 1
+  for (int distance = 1; distance < 4; ++distance) {
+    __syncthreads();
+    const int row = warp * kBlock, column = row - distance * kBlock;
+    if (column < 0) continue;
+    float sum[2][4] = {}, made[2][4] = {};
+    extend(lower + (row + i) * kStride + column, x + column * kStride + column + j, kStride, distance * kBlock, sum);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      *reinterpret_cast<float4*>(y + (i + n) * kScratchStride + j) = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
+    }
+    __syncwarp();
+    extend(x + (row + i) * kStride + row, y + j, kScratchStride, kBlock, made);
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      *reinterpret_cast<float4*>(x + (row + i + n) * kStride + column + j) =
+          make_float4(-made[n][0], -made[n][1], -made[n][2], -made[n][3]);
+    }
+  }
+  __syncthreads();
+}
+
+// 16 bytes of A: four even or four odd columns of eight.
+__device__ __forceinline__ void put_a(std::byte* record, const float* x, const float* beta) {
+#pragma unroll 2
+  for (int n = static_cast<int>(threadIdx.x); n < kDeltaChunk * 16; n += kThreads) {
+    const int i = n / 16, eight = n % 16 / 2, odd = n % 2;
+    float a[4];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int j = eight * 8 + 2 * c + odd;
+      a[c] = j <= i ? num::delta_tf32(num::mul(x[i * kStride + j], beta[j])) : 0.0f;
+    }
+    const int chunk = (eight % 4 * 2 + odd) ^ (i & 7);
+    *reinterpret_cast<float4*>(record + eight / 4 * kHalfOfA + i * 128 + chunk * 16) = make_float4(a[0], a[1], a[2], a[3]);
+  }
+}
+
+// to = rows of `left` times keys.
+template <int KeyDim>
+__device__ __forceinline__ void products(std::uint32_t left, std::uint32_t keys, int warp, int lane, float (&to)[32]) {
+  using Tile = KeyTile<KeyDim>;
+  std::uint32_t a[Tile::kSteps][4];
+#pragma unroll
+  for (int s = 0; s < Tile::kSteps; ++s) {
+    const uint4 v = load_matrices(left + Tile::at(warp * 16 + lane % 16, 2 * s + lane / 16));
+    a[s][0] = v.x, a[s][1] = v.y, a[s][2] = v.z, a[s][3] = v.w;
+    settle(a[s]);
+  }
+  wgmma_fence();
+#pragma unroll
+  for (int s = 0; s < Tile::kSteps; ++s) wgmma_bf16<64>(to, a[s], Tile::step(keys, s));
+  wgmma_commit();
+  wgmma_wait<0>();
+  settle(to);
+}
+
+template <int KeyDim>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    prepare(const __grid_constant__ CUtensorMap map, const DeltaUnitsParams p) {
+  using Tile = KeyTile<KeyDim>;
+  using L = Layout<KeyDim>;
+  extern __shared__ std::byte memory[];
+  const Found found = find_chunk(*p.steps, p.section, static_cast<int>(blockIdx.x));
+  if (found.range == nullptr) return;
+  const RangeView& r = *found.range;
+  const DeltaShape& d = p.state.shape;
+  const int head = static_cast<int>(blockIdx.y), rows = found.chunk.rows;
+  const int first = r.first_row + found.chunk.first;
+  const int t = static_cast<int>(threadIdx.x), warp = t / 32, lane = t % 32;
+  const std::uint32_t start = (shared_address(memory) + 1023) / 1024 * 1024;
+  std::byte* const base = memory + (start - shared_address(memory));
+  float* const x = reinterpret_cast<float*>(base);
+  float* const lower = reinterpret_cast<float*>(base + L::kLowerAt);
+  float* const scratch = reinterpret_cast<float*>(base + L::kScratchAt);
+  float* const sums = reinterpret_cast<float*>(base + L::kSumsAt);
+  float* const beta = reinterpret_cast<float*>(base + L::kBetaAt);
+  const Barrier full{start + L::kBarrierAt};
+  const std::uint32_t keys = start, queries = start + Tile::kBytes;
+  if (t == 0) {
+    full.init(1);
+    fence_barriers();
+    full.arrive_expecting(2 * Tile::kBytes);
+    const int column = key_head_of(d, head) * d.key_dim;
+    Tile::copy(keys, &map, static_cast<int>(d.key_channels()) + column, first, full);
+    Tile::copy(queries, &map, column, first, full);
+  }
+  if (t < kDeltaChunk) {
+    const bool there = t < rows;
+    sums[t] = there ? p.g.row(first + t)[head] : 0.0f;
+    beta[t] = there ? p.beta.row(first + t)[head] : 0.0f;
+  }
+  __syncthreads();
+  if (t == 0) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kDeltaChunk; i += 4) {
+      float g[4];
+      read4(sums + i, g);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) g[n] = sum = num::add(sum, g[n]);
+      *reinterpret_cast<float4*>(sums + i) = make_float4(g[0], g[1], g[2], g[3]);
+    }
+  }
+  __syncthreads();
+  std::byte* const record = p.record(blockIdx.x, head);
+  if (t < kDeltaChunk) {
+    float* const decays = reinterpret_cast<float*>(record + kDecaysAt);
+    decays[t] = num::delta_decay(sums[t]);
+    decays[kDeltaChunk + t] = num::delta_decay(num::sub(sums[kDeltaChunk - 1], sums[t]));
+  }
+  full.wait(0);
+
+  // Lane 4 g + p: rows 16 w + g and + 8, columns 8 n + 2 p and + 1.
+  float z[32] = {}, w[32] = {};
+  products<KeyDim>(keys, keys, warp, lane, z);
+  products<KeyDim>(queries, keys, warp, lane, w);
+  std::byte* const m_of = record + kABytes;
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+    if (n > 2 * warp + 1) {  // above the diagonal
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int i = warp * 16 + lane / 4 + half * 8;
+        *reinterpret_cast<std::uint32_t*>(m_of + i * 128 + (n ^ (i & 7)) * 16 + lane % 4 * 4) = 0;
+      }
+      continue;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = warp * 16 + lane / 4 + half * 8, j = n * 8 + lane % 4 * 2;
+      const float g = sums[i], b = beta[i];
+      float l[2], m[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const bool there = i < rows && j + e <= i;
+        const float decay = there ? num::delta_decay(num::sub(g, sums[j + e])) : 0.0f;
+        l[e] = there && j + e < i ? num::mul(num::mul(b, z[4 * n + 2 * half + e]), decay) : 0.0f;
+        m[e] = there ? num::mul(w[4 * n + 2 * half + e], decay) : 0.0f;
+      }
+      *reinterpret_cast<float2*>(lower + i * kStride + j) = make_float2(l[0], l[1]);
+      *reinterpret_cast<std::uint32_t*>(m_of + i * 128 + (n ^ (i & 7)) * 16 + lane % 4 * 4) =
+          num::float_to_bf16(m[0]) | static_cast<std::uint32_t>(num::float_to_bf16(m[1])) << 16;
+    }
+  }
+  __syncthreads();  // X takes the place of keys and queries
+  invert(lower, x, scratch, warp, lane);
+  put_a(record, x, beta);
+}
+
+template <int KeyDim>
+void launch(const Launch& to, const CUtensorMap& map, const DeltaUnitsParams& p) {
+  const auto records = static_cast<unsigned>(most_records(to.max_rows, to.max_ranges));
+  constexpr int kBytes = Layout<KeyDim>::kBytes;
+  cudaFuncSetAttribute(prepare<KeyDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  prepare<KeyDim><<<dim3(records, static_cast<unsigned>(p.state.shape.value_heads)), kThreads, kBytes, to.stream>>>(map, p);
+}
+
+}  // namespace
+
+void delta_prepare(const Launch& to, const CUtensorMap& map, const DeltaUnitsParams& p) {
+  p.state.shape.key_dim == 32 ? launch<32>(to, map, p) : launch<128>(to, map, p);
+}
+
+}  // namespace nibble::cuda

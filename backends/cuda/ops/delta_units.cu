@@ -1,0 +1,38 @@
+// delta_units.cu: prefill rows of the delta rule on matrix units: what the copy engine needs, and both launches.
+#include "backends/cuda/ops/delta_units.cuh"
+#include "backends/cuda/tensor_map.h"
+#include "nibble/error.h"
+
+namespace nibble::cuda {
+
+bool delta_on_units(ArchPath path, const DeltaShape& shape) { return path == ArchPath::sm90 && num::delta_on_units(shape); }
+
+std::uint64_t delta_records_bytes(const DeltaShape& shape, std::int64_t rows, std::int32_t ranges) {
+  return static_cast<std::uint64_t>(most_records(rows, ranges) * shape.value_heads) * kRecordBytes;
+}
+
+const char* delta_rule_kernel(const DeltaRuleArgs& a) {
+  return a.section != Section::prefill ? "generic" : a.records == nullptr ? "chunks" : "chunks, wgmma.m64k16";
+}
+
+void delta_units(const Launch& to, const DeltaRuleArgs& a) {
+  const DeltaShape& d = a.state.shape;
+  if (to.max_ranges <= 0 || to.max_rows <= 0) return;
+  if (a.qkv.dtype != DType::bf16 || !num::delta_on_units(d) || a.qkv.stride % 8 != 0 ||
+      reinterpret_cast<std::uintptr_t>(a.qkv.data) % 16 != 0) {
+    throw Error(ErrorCode::internal,
+                "[cuda] delta rule on matrix units: expected key_dim 32 or 128 and rows of bf16 at multiples of 16 bytes");
+  }
+  const auto map_of = [&](int cols) {
+    return tensor_map({CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, a.qkv.data, d.channels(), to.max_rows, a.qkv.stride * 2, cols,
+                       kDeltaChunk, cols == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B});
+  };
+  const bool wide = a.y.stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(a.y.data) % 16 == 0;
+  const DeltaUnitsParams p{to.step,   typed<float>(a.g), typed<float>(a.beta), typed<Bf16>(a.y), a.state,
+                           a.section, a.records,         wide};
+  const CUtensorMap keys = map_of(d.key_dim < 64 ? d.key_dim : 64);
+  delta_prepare(to, keys, p);
+  delta_pass(to, keys, map_of(64), p);
+}
+
+}  // namespace nibble::cuda
