@@ -3,6 +3,7 @@
 
 #include "backends/cpu/binder.h"
 #include "backends/cpu/ops/sequence_ops.h"
+#include "core/numerics/delta_order.h"
 
 namespace nibble::cpu {
 namespace {
@@ -56,7 +57,8 @@ Binder::Call Binder::call(const DeltaRule& a) {
   expect(qkv.rows == Rows::tokens, "qkv", "one row for each token");
   output_ = a.y;
   section_ = &a.section;
-  return [&l = l_, qkv, g, beta, y, layer = a.layer, section = a.section](const Step& step) {
+  const bool units = l_.profile == Profile::sm90 && num::delta_on_units(shape);
+  return [&l = l_, qkv, g, beta, y, units, layer = a.layer, section = a.section](const Step& step) {
     SequenceContext c = context(l);
     delta_rule(c, l.delta,
                {{qkv.data, qkv.stride},
@@ -64,7 +66,8 @@ Binder::Call Binder::call(const DeltaRule& a) {
                 {beta.data, beta.stride},
                 layer,
                 step.ranges(section),
-                {y.data, y.stride}});
+                {y.data, y.stride},
+                units});
   };
 }
 

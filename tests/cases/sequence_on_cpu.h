@@ -84,7 +84,8 @@ class DeltaOnCpu {
     Row x, a, b, y, g, beta, o;
   };
 
-  DeltaOnCpu(const DeltaShape& of, std::int32_t slots, std::int32_t records)
+  // `units`: prefill rows as core/numerics/delta_order.h has them.
+  DeltaOnCpu(const DeltaShape& of, std::int32_t slots, std::int32_t records, bool units = false)
       : shape(of),
         sizes{slots, 0, records, 0},
         layout_{{}, {of}},
@@ -94,7 +95,8 @@ class DeltaOnCpu {
         neg_exp_a(noise_row(901, 0, of.value_heads)),
         dt_bias(noise_row(902, 0, of.value_heads)),
         cpu_(cpu::delta_rule_workspace(of, 1)),
-        packed_(taps.size()) {
+        packed_(taps.size()),
+        units_(units) {
     for (float& v : neg_exp_a) v = -0.02f - 0.2f * std::fabs(v);
     cpu::pack_conv_taps(taps.data(), of.channels(), of.conv_kernel, packed_.data());
     for (std::int32_t i = 0; i < slots; ++i) reset(i);
@@ -166,7 +168,7 @@ class DeltaOnCpu {
     cpu::SequenceContext context = cpu_.context();
     for (const Section part : kSections) {
       cpu::delta_rule(context, arena, {{s.y.data(), shape.channels()}, {s.g.data(), heads}, {s.beta.data(), heads}, 0,
-                                       of_section(s.ranges, part), {s.o.data(), shape.value_channels()}});
+                                       of_section(s.ranges, part), {s.o.data(), shape.value_channels()}, units_});
     }
   }
   void end(const Step& s) { arena.end_step(s.ranges); }
@@ -188,6 +190,7 @@ class DeltaOnCpu {
  private:
   CpuSide cpu_;
   Row packed_;
+  bool units_;
 };
 
 struct AttentionCase {

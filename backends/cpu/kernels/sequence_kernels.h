@@ -68,7 +68,7 @@ struct DeltaTask {
   std::int64_t y_stride;
   // decode and verify: the rows' own records; key and decay nullptr where another task keeps them
   float *new_key, *new_u, *new_decay;
-  float* work;  // delta_work_floats(key_dim)
+  float* work;  // delta_work_floats(key_dim), or delta_units_work_floats(key_dim)
 };
 
 constexpr std::int64_t delta_work_floats(std::int64_t key_dim) {
@@ -76,6 +76,14 @@ constexpr std::int64_t delta_work_floats(std::int64_t key_dim) {
          + 2 * kTile * kTile   // L, attention
          + 4 * kPanel * kTile  // u
          + 3 * kTile;          // running sums, their exponentials
+}
+// A left operand has 32-bit exponents beside it, a right one 16-bit ones.
+constexpr std::int64_t delta_units_work_floats(std::int64_t key_dim) {
+  return 3 * 2 * key_dim * kTile                        // keys, queries, keys transposed
+         + key_dim * (kTile + kPanel) * 3 / 2           // keys in panels, a panel of S
+         + 2 * 2 * kTile * kTile + 2 * kTile * kTile    // A, M; L, X
+         + 3 * kTile * kPanel * 3 / 2 + 2 * kTile * kPanel  // R, U, U decayed; P, Q
+         + 4 * kTile;                                   // running sums, their exponentials, beta
 }
 
 // A head of one row: norm (weight may be nullptr), rotation of the first rotary_dim columns.
@@ -121,6 +129,7 @@ struct SequenceKernels {
   void (*fold)(const FoldTask&);
   void (*delta_step)(const DeltaTask&);    // decode, verify
   void (*delta_chunks)(const DeltaTask&);  // prefill; folds first
+  void (*delta_units)(const DeltaTask&);   // the same as core/numerics/delta_order.h has it
   void (*rope)(const RopeTask&);
   void (*attend)(const AttendTask&);
   void (*combine)(const CombineTask&);

@@ -12,6 +12,7 @@ const SequenceKernels& sequence_table() {
                                             fold,
                                             delta_step,
                                             delta_chunks,
+                                            delta_units,
                                             rope,
                                             attend,
                                             combine,

@@ -10,6 +10,7 @@ void gates(const GatesTask& t);
 void fold(const FoldTask& t);
 void delta_step(const DeltaTask& t);
 void delta_chunks(const DeltaTask& t);
+void delta_units(const DeltaTask& t);
 void rope(const RopeTask& t);
 void attend(const AttendTask& t);
 void combine(const CombineTask& t);

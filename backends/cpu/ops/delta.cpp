@@ -1,13 +1,23 @@
+#include <algorithm>
 #include <cmath>
 
 #include "backends/cpu/ops/sequence_ops.h"
 #include "backends/cpu/ops/work.h"
+#include "core/numerics/delta_order.h"
+#include "nibble/error.h"
 
 namespace nibble::cpu {
 namespace {
 
 constexpr std::int64_t kConvRows = 8;          // rows of an item
 constexpr std::int64_t kConvGrain = 8 * 1024;  // elements worth a task
+
+// Of the delta rule's workspace, whichever way prefill rows go.
+std::int64_t thread_floats(const DeltaShape& shape) {
+  const std::int64_t chunks = delta_work_floats(shape.key_dim);
+  const std::int64_t units = num::delta_on_units(shape) ? delta_units_work_floats(shape.key_dim) : 0;
+  return round_up(std::max(chunks, units), kPanel);
+}
 
 }  // namespace
 
@@ -84,18 +94,21 @@ void delta_gates(SequenceContext& context, const DeltaGatesArgs& a) {
 }
 
 std::uint64_t delta_rule_workspace(const DeltaShape& shape, int threads) {
-  return static_cast<std::uint64_t>(round_up(delta_work_floats(shape.key_dim), kPanel)) *
-         sizeof(float) * static_cast<std::uint64_t>(threads);
+  return static_cast<std::uint64_t>(thread_floats(shape)) * sizeof(float) * static_cast<std::uint64_t>(threads);
 }
 
 void delta_rule(SequenceContext& context, const DeltaArena& arena, const DeltaRuleArgs& a) {
   if (a.ranges.empty()) return;
   arena.cursors().check(a.ranges);
   const DeltaShape& d = arena.shape(a.layer);
+  if (a.units && !num::delta_on_units(d)) {
+    throw Error(ErrorCode::invalid_argument, "[delta_rule] key_dim: expected 32 or 128 for matrix units, got " +
+                                                 std::to_string(d.key_dim));
+  }
   const int threads = context.parallel.threads();
   check_workspace(context.workspace, delta_rule_workspace(d, threads), "delta_rule");
   float* work = reinterpret_cast<float*>(context.workspace.data());
-  const std::int64_t work_stride = round_up(delta_work_floats(d.key_dim), kPanel);
+  const std::int64_t work_stride = thread_floats(d);
 
   const bool prefill = a.ranges.front().section == Section::prefill;
   const std::int32_t panels = static_cast<std::int32_t>(round_up(d.value_dim, kPanel) / kPanel);
@@ -139,7 +152,7 @@ void delta_rule(SequenceContext& context, const DeltaArena& arena, const DeltaRu
         t.y_stride = a.y.stride;
         t.work = work + worker * work_stride;
         if (prefill) {
-          context.kernels.delta_chunks(t);
+          (a.units ? context.kernels.delta_units : context.kernels.delta_chunks)(t);
         } else {
           t.new_key = panel == 0 && head % group == 0 ? own.key : nullptr;
           t.new_decay = panel == 0 ? own.decay : nullptr;

@@ -59,6 +59,7 @@ struct DeltaRuleArgs {
   std::int32_t layer;
   std::span<const Range> ranges;
   MutableRows y;  // [T, value_heads * value_dim]
+  bool units = false;  // prefill rows as core/numerics/delta_order.h has them; qkv holds bf16 values
 };
 std::uint64_t delta_rule_workspace(const DeltaShape& shape, int threads);  // bytes
 // Arena cursors stay: DeltaArena::end_step after the last layer.
