@@ -140,6 +140,8 @@ struct BackendEntry {
   GroupedBench (*bench_grouped)(const BackendOptions& options, const GroupedBenchOptions& how) = nullptr;
   // Measures the linear layers of gate and up with SwiGLU behind them.
   GateUpBench (*bench_gate_up)(const BackendOptions& options, const GateUpBenchOptions& how) = nullptr;
+  // Measures DeltaRule by itself.
+  DeltaBench (*bench_delta)(const BackendOptions& options, const DeltaBenchOptions& how) = nullptr;
 };
 
 }  // namespace nibble

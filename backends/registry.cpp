@@ -3,6 +3,7 @@
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/pack_bench.h"
 #if defined(NIBBLE_HAS_CUDA)
+#include "backends/cuda/bench/delta_bench.h"
 #include "backends/cuda/bench/gate_up_bench.h"
 #include "backends/cuda/bench/grouped_bench.h"
 #include "backends/cuda/bench/linear_bench.h"
@@ -30,7 +31,7 @@ std::unique_ptr<Backend> make_cuda(const BackendOptions&) { return nullptr; }  /
 constexpr BackendEntry kBackends[] = {
 #if defined(NIBBLE_HAS_CUDA)
     {"cuda", cuda::refusal, make_cuda, cuda::bench_linear, cuda::bench_pack, cuda::bench_grouped,
-     cuda::bench_gate_up},
+     cuda::bench_gate_up, cuda::bench_delta},
     {"cpu", [] { return std::string(); }, make_cpu, nullptr, cpu::bench_pack},
 #else
     {"cpu", [] { return std::string(); }, make_cpu, nullptr, cpu::bench_pack},

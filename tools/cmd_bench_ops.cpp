@@ -9,6 +9,7 @@
 #include "core/base/quote.h"
 #include "nibble/op_bench.h"
 #include "tools/args.h"
+#include "tools/bench_delta_report.h"
 #include "tools/bench_gate_up_report.h"
 #include "tools/bench_grouped_report.h"
 #include "tools/bench_ops_report.h"
@@ -46,6 +47,9 @@ experts have tokens, so that more than four times the L2 is read between two use
 --op gate-up: the linear layers of an MLP's gate and up by themselves, with SwiGLU behind them, and all three as
 one (a card's default, cuda:fused-swiglu=off for three); shapes are of either weight, 27b has 17408x5120.
 
+--op delta: the gated delta rule of one layer, -t rows of a prompt (1: a step of decoding) of each of --sequences;
+shapes are 27b (16 key heads, 48 value heads, 128x128), 27b-tp2 and 27b-tp4, beside a copy of what must be moved.
+
 Shapes: 27b has the linears of a 27B model (34816x5120, 5120x17408, 16384x5120, 14336x5120, 5120x6144);
 27b-tp2 and 27b-tp4 the parts of one card of two or four.
 
@@ -55,8 +59,10 @@ Examples:
   nibble bench ops --device cuda --shapes 4096x4096 --formats nvfp4 -t 16 --explain --peer none
   nibble bench ops --op grouped --device cuda --formats nvfp4 -t 1,8,64,512,2048 --explain
   nibble bench ops --op pack --device cuda --formats nvfp4_static -t 1,2048
-  nibble bench ops --op gate-up --device cuda -t 1,8,64,2048)";
+  nibble bench ops --op gate-up --device cuda -t 1,8,64,2048
+  nibble bench ops --op delta --device cuda -t 1,2048,8192 --sequences 1,4)";
 
+constexpr std::int64_t kMostDeltaRows = 1 << 17;
 constexpr const char* kShapesExpected = "27b, 27b-tp2, 27b-tp4 or NxK separated by commas";
 
 std::vector<std::string> split(const std::string& text) {
@@ -107,6 +113,13 @@ std::vector<PackShape> pack_shapes(const std::string& text) {
                                 in_quotes(text)));
 }
 
+std::vector<DeltaBenchShape> delta_shapes(const std::string& text) {
+  for (const int cards : {1, 2, 4}) {
+    if (text == (cards == 1 ? "27b" : fmt::format("27b-tp{}", cards))) return {{16 / cards, 48 / cards, 128, 128}};
+  }
+  throw usage_error(fmt::format("--shapes: expected 27b, 27b-tp2 or 27b-tp4 with --op delta, found {}", in_quotes(text)));
+}
+
 std::vector<GroupedShape> grouped_shapes(const std::string& text) {
   if (text == "qwen3_next") return {{512, 10, 1024, 2048, false}, {512, 10, 2048, 512, true}};
   throw usage_error(fmt::format("--shapes: expected qwen3_next with --op grouped, found {}", in_quotes(text)));
@@ -115,7 +128,7 @@ std::vector<GroupedShape> grouped_shapes(const std::string& text) {
 class BenchOps final : public Command {
  public:
   explicit BenchOps(CLI::App& bench) : Command(bench, "ops", "single ops, linear beside cuBLAS", kFooter) {
-    add_choice(app(), "--op", op_, {"linear", "grouped", "gate-up", "pack"}, "which op");
+    add_choice(app(), "--op", op_, {"linear", "grouped", "gate-up", "pack", "delta"}, "which op");
     not_empty(app().add_option("--device,--backend", on_,
                                "a card: cuda, cuda:1, cuda:arch-path=sm90 (default: the best that is there)"))
         ->type_name("NAME");
@@ -126,6 +139,7 @@ class BenchOps final : public Command {
                     "commas")
         ->type_name("LIST");
     add_list(app(), "-t,--tokens", rows_, "T: rows of x");
+    add_list(app(), "--sequences", sequences_, "of --op delta: sequences that run together");
     add_int(app(), "-r,--repetitions", how_.repetitions, 1, 10000, "measured batches of each row");
     add_choice(app(), "--peer", peer_, {"cublas", "none"}, "what to compare with");
     app().add_flag("--tiles", how_.tiles, "a row for each tile of the kernel too, not only the one it chooses");
@@ -145,6 +159,10 @@ class BenchOps final : public Command {
                                     in_quotes(extra.front())));
     }
     if (explain_ && output_ == "csv") throw usage_error("--explain: expected md or json output, found csv");
+    if (op_ != "delta" && app().count("--sequences") > 0) {
+      throw usage_error(fmt::format("--op {}: expected no --sequences, which is of delta", op_));
+    }
+    if (op_ == "delta") return delta(console);
     if (op_ == "pack") return pack(console);
     if (op_ == "grouped") return grouped(console);
     if (op_ == "gate-up") return gate_up(console);
@@ -172,7 +190,7 @@ class BenchOps final : public Command {
   // Fills in what all have.
   template <class Options, class Bench>
   Bench measured(Console& console, Options how, Bench (*measure)(const Device&, const Options&)) {
-    how.rows = parse_list("--tokens", rows_, 1, limits::step_tokens);
+    how.rows = parse_list("--tokens", rows_, 1, op_ == "delta" ? kMostDeltaRows : limits::step_tokens);
     how.repetitions = how_.repetitions;
     how.on_progress = [&](std::string_view what, double part) {
       console.progress("bench ops", part, what);
@@ -203,6 +221,21 @@ class BenchOps final : public Command {
     return bench.complete ? kOk : kInterrupted;
   }
 
+  int delta(Console& console) {
+    expect_none_of_linear();
+    if (app().count("--formats") > 0) throw usage_error("--op delta: expected no --formats, which is of linear");
+    DeltaBenchOptions how;
+    how.shapes = delta_shapes(shapes_);
+    how.sequences.clear();
+    for (const std::int64_t n : parse_list("--sequences", sequences_, 1, 1024)) {
+      how.sequences.push_back(static_cast<std::int32_t>(n));
+    }
+    if (app().count("--tokens") == 0) rows_ = "1,512,2048,8192";
+    const DeltaBench bench = measured(console, how, bench_delta);
+    console.out(output_ == "md" ? delta_markdown(bench) : output_ == "csv" ? delta_csv(bench) : delta_json(bench));
+    return bench.complete ? kOk : kInterrupted;
+  }
+
   int grouped(Console& console) {
     GroupedBenchOptions how;
     how.shapes = grouped_shapes(app().count("--shapes") > 0 ? shapes_ : "qwen3_next");
@@ -229,7 +262,7 @@ class BenchOps final : public Command {
   LinearBenchOptions how_;
   OutputArgs messages_;
   std::string op_ = "linear", on_, shapes_ = "27b", formats_,
-              rows_ = "1,2,4,8,16,32,64,128,256,512,1024,2048,4096", peer_ = "cublas", output_ = "md";
+              rows_ = "1,2,4,8,16,32,64,128,256,512,1024,2048,4096", sequences_ = "1", peer_ = "cublas", output_ = "md";
   bool explain_ = false;
 };
 

@@ -118,6 +118,34 @@ GateUpBench bench_gate_up(const Device& on, const GateUpBenchOptions& how) {
   return entry.bench_gate_up(backend_options(on), how);
 }
 
+DeltaBench bench_delta(const Device& on, const DeltaBenchOptions& how) {
+  if (how.shapes.empty() || how.rows.empty() || how.sequences.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                "[bench ops] expected at least one shape, number of rows and of sequences, found none");
+  }
+  expect_range("repetitions", how.repetitions, 10000);
+  for (const DeltaBenchShape& s : how.shapes) {
+    expect_range("key heads", s.key_heads, 1024);
+    expect_range("value heads", s.value_heads, 1024);
+    expect_range("key_dim", s.key_dim, 1024);
+    expect_range("value_dim", s.value_dim, 1024);
+    if (s.value_heads % s.key_heads != 0) {
+      throw Error(ErrorCode::invalid_argument, "[bench ops] value heads: expected a multiple of " +
+                                                   std::to_string(s.key_heads) + ", found " + std::to_string(s.value_heads));
+    }
+  }
+  for (const std::int32_t sequences : how.sequences) {
+    expect_range("sequences", sequences, 1024);
+    for (const std::int64_t rows : how.rows) expect_range("rows", rows, (1 << 20) / sequences);
+  }
+  const BackendEntry& entry = backend_for(on);
+  if (entry.bench_delta == nullptr) {
+    throw Error(ErrorCode::no_device,
+                "[device] bench ops: expected a CUDA device (cuda, cuda:1), found " + on.text());
+  }
+  return entry.bench_delta(backend_options(on), how);
+}
+
 PackBench bench_pack(const Device& on, const PackBenchOptions& how) {
   check(how);
   const BackendEntry& entry = backend_for(on);

@@ -24,6 +24,11 @@ constexpr DeltaCase kDelta[] = {
     {"wide", {1, 2, 130, 40, 8}, 2},   {"no_history", {2, 4, 16, 48, 1}, 5},
 };
 constexpr int kRaggedDelta[] = {2, 3, 5};  // of kDelta
+// Those that matrix units take.
+constexpr DeltaCase kDeltaUnits[] = {
+    {"model", {2, 6, 128, 128, 4}, 4}, {"small", {1, 1, 32, 32, 4}, 3},      {"narrow", {1, 3, 128, 24, 4}, 3},
+    {"wide", {1, 2, 128, 200, 2}, 3},  {"small_wide", {2, 2, 32, 72, 3}, 3},
+};  // at least three records, for delta_ragged()
 
 struct AttentionRow {
   const char* name;

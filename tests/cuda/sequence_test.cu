@@ -42,6 +42,35 @@ INSTANTIATE_TEST_SUITE_P(All, DeltaNet, testing::ValuesIn(params(kDelta)), [](co
   return kDelta[info.param.shape].name + param_text(info.param);
 });
 
+// Prefill rows on matrix units, as profile sm90 has them.
+class DeltaUnits : public testing::TestWithParam<Param> {
+ protected:
+  void SetUp() override { NIBBLE_NEEDS_DEVICE(); }
+};
+std::vector<Param> params_of_units() {
+  std::vector<Param> all = params(kDeltaUnits);
+  std::erase_if(all, [](const Param& p) { return !p.bf16; });
+  return all;
+}
+
+TEST_P(DeltaUnits, SequenceEqualsCpu) {
+  const DeltaCase& c = kDeltaUnits[GetParam().shape];
+  DeltaWorld<std::uint16_t> w(c.shape, 2, c.records, true);
+  delta_sequence(w, c.records, GetParam().rows);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeltaUnits, testing::ValuesIn(params_of_units()), [](const auto& info) {
+  return kDeltaUnits[info.param.shape].name + param_text(info.param);
+});
+
+TEST(DeltaUnitsTogether, RaggedBatches) {
+  NIBBLE_NEEDS_DEVICE();
+  for (const DeltaCase& c : kDeltaUnits) {
+    DeltaWorld<std::uint16_t> w(c.shape, 6, c.records, true);
+    delta_ragged(w);
+  }
+}
+
 class Attention : public testing::TestWithParam<Param> {
  protected:
   void SetUp() override { NIBBLE_NEEDS_DEVICE(); }

@@ -57,8 +57,10 @@ inline cuda::Launch launch_of(const StepOnDevice& step, std::int64_t rows, std::
 template <class E>
 class DeltaWorld {
  public:
-  DeltaWorld(const DeltaShape& shape, std::int32_t slots, std::int32_t records)
-      : cpu_(shape, slots, records),
+  // `units`: prefill rows as core/numerics/delta_order.h has them.
+  DeltaWorld(const DeltaShape& shape, std::int32_t slots, std::int32_t records, bool units = false)
+      : units_(units),
+        cpu_(shape, slots, records, units),
         s_(at(slots * shape.value_channels() * shape.key_dim)),
         conv_(at(slots * (shape.conv_kernel - 1 + records) * shape.channels())),
         key_(at(slots * 2 * records * shape.key_channels())),
@@ -94,7 +96,8 @@ class DeltaWorld {
     const std::int64_t heads = cpu_.shape.value_heads, channels = cpu_.shape.channels(), rows = s.rows;
     const StepOnDevice on(batch_of(s.ranges), &cpu_.arena.cursors());
     const cuda::Launch to = launch_of(on, rows, static_cast<std::int32_t>(s.ranges.size()));
-    DeviceMatrix<E> dx(encoded<E>(s.x), rows, channels, 3), dy(rows, channels, 5),
+    // A class has room for its rows: the copy engine takes what lies behind the step's, which are NaN.
+    DeviceMatrix<E> dx(encoded<E>(s.x), rows, channels, 3), dy(units_ ? to.max_rows : rows, channels, units_ ? 8 : 5),
         dout(rows, cpu_.shape.value_channels(), 1);
     DeviceMatrix<float> da(s.a, rows, heads, 2), db(s.b, rows, heads), dg(rows, heads, 3), dbeta(rows, heads, 1);
     for (const Section part : kSections) {
@@ -103,18 +106,22 @@ class DeltaWorld {
     cuda::delta_gates(to, {da.view(), db.view(), neg_exp_a_.data(), dt_bias_.data(), dg.view(), dbeta.view()});
     finish_device();
     cpu_.conv_and_gates(s);
-    expect(dy.download(), s.y, where + ", delta_conv");
+    std::vector<E> y = dy.download();
+    y.resize(s.y.size());
+    expect(y, s.y, where + ", delta_conv");
     expect(dg.download(), s.g, where + ", g");
     expect(dbeta.download(), s.beta, where + ", beta");
+    DeviceArray<std::byte> left(
+        units_ ? at(static_cast<std::int64_t>(cuda::delta_records_bytes(cpu_.shape, to.max_rows, to.max_ranges))) : 0);
     for (const Section part : kSections) {
-      cuda::delta_rule(to, {dy.view(), dg.view(), dbeta.view(), view(), part, dout.view()});
+      cuda::delta_rule(to, {dy.view(), dg.view(), dbeta.view(), view(), part, dout.view(), units_ ? left.data() : nullptr});
     }
     finish_device();
     cpu_.rule(s);
     expect(dout.download(), s.o, where + ", delta_rule");
     for (const std::string& hurt : {dy.damage(), dg.damage(), dbeta.damage(), dout.damage(),
                                     s_.damage(), conv_.damage(), key_.damage(), u_.damage(),
-                                    decay_.damage(), dx.damage()}) {
+                                    decay_.damage(), dx.damage(), left.damage()}) {
       EXPECT_EQ(hurt, "") << where;
     }
     cpu_.end(s);
@@ -150,6 +157,7 @@ class DeltaWorld {
     expect_bytes(got, want, where);
   }
 
+  const bool units_;
   DeltaOnCpu<E> cpu_;
   DeviceArray<float> s_;
   DeviceArray<E> conv_;

@@ -195,4 +195,39 @@ struct GateUpBench {
 // Throws Error as bench_linear.
 NIBBLE_API GateUpBench bench_gate_up(const Device& on, const GateUpBenchOptions& how);
 
+// The gated delta rule of one layer: prompts, or a step of decoding, of sequences that run together.
+struct DeltaBenchShape {
+  std::int32_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
+};
+
+struct DeltaBenchOptions {
+  std::vector<DeltaBenchShape> shapes;
+  std::vector<std::int64_t> rows;            // of a prompt; 1: a step of decoding
+  std::vector<std::int32_t> sequences = {1};
+  int repetitions = 15;
+  std::function<bool(std::string_view what, double part)> on_progress;  // as above
+};
+
+struct DeltaBenchRow {
+  DeltaBenchShape shape;
+  std::int64_t rows = 0;  // of each sequence
+  std::int32_t sequences = 0;
+  std::string kernel;
+  LaunchTimes times;
+  // The same prompts by the float32 kernel, where the profile has another and they have at most 4,096 rows together.
+  LaunchTimes plain;
+  bool has_plain = false;
+  std::uint64_t bytes = 0;  // q, k, v, g, beta, y, and S of each sequence read and written once
+};
+
+struct DeltaBench {
+  std::string device, kernels, profile;
+  double copy_bytes_per_second = 0;
+  std::vector<DeltaBenchRow> rows;
+  bool complete = true;
+};
+
+// Throws Error as bench_linear.
+NIBBLE_API DeltaBench bench_delta(const Device& on, const DeltaBenchOptions& how);
+
 }  // namespace nibble

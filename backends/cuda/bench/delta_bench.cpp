@@ -1,0 +1,178 @@
+#include "backends/cuda/bench/delta_bench.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "backends/cuda/arch_path.h"
+#include "backends/cuda/bench/bench_data.h"
+#include "backends/cuda/check.h"
+#include "backends/cuda/device_info.h"
+#include "backends/cuda/ops/sequence.h"
+#include "backends/cuda/step_view.h"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr std::int64_t kMostPlainRows = 4096;
+constexpr std::int32_t kRecords = 1, kTaps = 4;
+
+struct Stopped {};  // by on_progress
+
+class Runner {
+ public:
+  Runner(const BackendOptions& options, const DeltaBenchOptions& how)
+      : how_(how),
+        card_(use_card(options.index)),
+        path_(arch_path_from(options.arch_path, card_.major, card_.minor)),
+        timer_(how.repetitions, [this] { go_on(); }) {
+    if (operand_of(path_) == DType::f16) {
+      throw Error(ErrorCode::unsupported, "[cuda] bench ops: delta: expected rows of bf16 (sm90, sm120), found sm70");
+    }
+    result_.device = card_.name;
+    result_.kernels = architecture_of(card_.major, card_.minor);
+    result_.profile = arch_path_name(path_);
+  }
+
+  DeltaBench run() {
+    try {
+      result_.copy_bytes_per_second = copy_rate(timer_, card_.multiprocessors);
+      for (const DeltaBenchShape& shape : how_.shapes) {
+        for (const std::int32_t sequences : how_.sequences) {
+          for (const std::int64_t rows : how_.rows) measure(shape, sequences, rows);
+        }
+      }
+    } catch (const Stopped&) {
+      result_.complete = false;
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void go_on() const {
+    const std::size_t all = how_.shapes.size() * how_.sequences.size() * how_.rows.size();
+    const double part = static_cast<double>(result_.rows.size()) / static_cast<double>(all);
+    if (how_.on_progress && !how_.on_progress(what_, part)) throw Stopped{};
+  }
+
+  // Float32 in [first, first + size).
+  Block uniform(std::int64_t count, float first, float size) {
+    std::vector<float> host(static_cast<std::size_t>(count));
+    std::uint32_t state = 1;
+    for (float& v : host) {
+      state = state * 1664525u + 1013904223u;
+      v = first + size * static_cast<float>(state >> 8) * 0x1p-24f;
+    }
+    Block block = allot(host.size() * sizeof(float), "gates");
+    check(cudaMemcpyAsync(block.data(), host.data(), host.size() * sizeof(float), cudaMemcpyHostToDevice, timer_.stream()),
+          "sending gates");
+    check(cudaStreamSynchronize(timer_.stream()), "sending gates");
+    return block;
+  }
+  Block zeros(std::uint64_t bytes, const char* what) {
+    Block block = allot(bytes, what);
+    check(cudaMemsetAsync(block.data(), 0, bytes, timer_.stream()), what);
+    return block;
+  }
+
+  // One range a sequence, in one section.
+  Block step_of(std::int32_t sequences, std::int64_t rows, Section section) {
+    std::vector<std::byte> host(sizeof(StepView) + static_cast<std::size_t>(sequences) * sizeof(RangeView));
+    Block block = allot(host.size(), "a step");
+    StepView view{};
+    view.rows = view.outputs = static_cast<std::int32_t>(sequences * rows);
+    view.ranges = sequences;
+    count_rows(view, 0);
+    for (int s = 0; s < 4; ++s) {
+      const bool behind = s > static_cast<int>(section);
+      view.first_range[s] = behind ? sequences : 0;
+      view.first_row[s] = behind ? view.rows : 0;
+    }
+    view.range = reinterpret_cast<const RangeView*>(block.data() + sizeof(StepView));
+    std::memcpy(host.data(), &view, sizeof view);
+    for (std::int32_t i = 0; i < sequences; ++i) {
+      RangeView r{};
+      r.section = static_cast<std::int32_t>(section);
+      r.slot = i;
+      r.first_row = static_cast<std::int32_t>(i * rows);
+      r.rows = static_cast<std::int32_t>(rows);
+      std::memcpy(host.data() + sizeof view + static_cast<std::size_t>(i) * sizeof r, &r, sizeof r);
+    }
+    check(cudaMemcpyAsync(block.data(), host.data(), host.size(), cudaMemcpyHostToDevice, timer_.stream()), "sending a step");
+    check(cudaStreamSynchronize(timer_.stream()), "sending a step");
+    return block;
+  }
+
+  void measure(const DeltaBenchShape& s, std::int32_t sequences, std::int64_t rows) {
+    what_ = std::to_string(s.key_heads) + "/" + std::to_string(s.value_heads) + " heads, " + std::to_string(sequences) +
+            " of " + std::to_string(rows);
+    const DeltaShape shape{s.key_heads, s.value_heads, s.key_dim, s.value_dim, kTaps};
+    const std::int64_t all = sequences * rows, heads = s.value_heads;
+    const auto u = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
+    const Section section = rows == 1 ? Section::decode : Section::prefill;
+    const Block step = step_of(sequences, rows, section);
+    const Block qkv = allot(u(all * shape.channels()) * 2, "q, k and v"), y = allot(u(all * shape.value_channels()) * 2, "y");
+    // As l2 norms leave keys; queries and values of the same size, which changes no time.
+    fill_random(timer_.stream(), card_.multiprocessors, qkv, u(all * shape.channels()), 7,
+                1.0f / std::sqrt(static_cast<float>(s.key_dim)), false);
+    const Block g = uniform(all * heads, -0.2f, 0.19f), beta = uniform(all * heads, 0.1f, 0.8f);
+    const std::uint64_t state_bytes = u(sequences) * u(shape.value_channels() * s.key_dim) * 4;
+    const Block state = zeros(state_bytes, "the state"), conv = zeros(u(sequences * kTaps * shape.channels()) * 2, "rows of conv"),
+                keys = zeros(u(2 * sequences * shape.key_channels()) * 4, "records"),
+                deltas = zeros(u(2 * sequences * shape.value_channels()) * 4, "records"),
+                decays = zeros(u(2 * sequences * heads) * 4, "records");
+    DeltaLayerView layer{};
+    layer.shape = shape;
+    layer.operand = DType::bf16;
+    layer.slots = sequences;
+    layer.records = kRecords;
+    layer.conv_rows = kTaps - 1 + kRecords;
+    layer.s = reinterpret_cast<float*>(state.data());
+    layer.conv = conv.data();
+    layer.key = reinterpret_cast<float*>(keys.data());
+    layer.u = reinterpret_cast<float*>(deltas.data());
+    layer.decay = reinterpret_cast<float*>(decays.data());
+    Launch to;
+    to.stream = timer_.stream();
+    to.step = reinterpret_cast<const StepView*>(step.data());
+    to.max_rows = to.max_outputs = all;
+    to.max_ranges = sequences;
+    to.multiprocessors = card_.multiprocessors;
+    const bool units = section == Section::prefill && delta_on_units(path_, shape);
+    const Block records = units ? allot(delta_records_bytes(shape, all, sequences), "records of chunks") : Block();
+    const auto view = [&](const Block& block, DType type, std::int64_t cols) {
+      return View{block.data(), type, Rows::tokens, cols, static_cast<std::int32_t>(cols), nullptr};
+    };
+    DeltaRuleArgs args{view(qkv, DType::bf16, shape.channels()), view(g, DType::f32, heads), view(beta, DType::f32, heads),
+                       layer, section, view(y, DType::bf16, shape.value_channels()), records.data()};
+    DeltaBenchRow row;
+    row.shape = s;
+    row.rows = rows;
+    row.sequences = sequences;
+    row.kernel = delta_rule_kernel(args);
+    row.bytes = qkv.bytes() + y.bytes() + g.bytes() + beta.bytes() + 2 * state_bytes;
+    row.times = timer_.measure(1, [&](int) { delta_rule(to, args); });
+    row.has_plain = units && all <= kMostPlainRows;
+    args.records = nullptr;
+    if (row.has_plain) row.plain = timer_.measure(1, [&](int) { delta_rule(to, args); });
+    result_.rows.push_back(std::move(row));
+  }
+
+  const DeltaBenchOptions& how_;
+  CardInfo card_;
+  ArchPath path_;
+  LaunchTimer timer_;
+  DeltaBench result_;
+  std::string what_;
+};
+
+}  // namespace
+
+DeltaBench bench_delta(const BackendOptions& options, const DeltaBenchOptions& how) {
+  if (!options.mirror.empty()) {
+    throw Error(ErrorCode::no_device,
+                "[cuda] mirror: only the CPU mirrors a profile, found \"" + options.mirror + "\"");
+  }
+  return Runner(options, how).run();
+}
+
+}  // namespace nibble::cuda
