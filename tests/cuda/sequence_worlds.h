@@ -98,7 +98,7 @@ class DeltaWorld {
     const cuda::Launch to = launch_of(on, rows, static_cast<std::int32_t>(s.ranges.size()));
     // A class has room for its rows: the copy engine takes what lies behind the step's, which are NaN.
     DeviceMatrix<E> dx(encoded<E>(s.x), rows, channels, 3), dy(units_ ? to.max_rows : rows, channels, units_ ? 8 : 5),
-        dout(rows, cpu_.shape.value_channels(), 1);
+        dout(rows, cpu_.shape.value_channels(), units_ ? 8 : 1);
     DeviceMatrix<float> da(s.a, rows, heads, 2), db(s.b, rows, heads), dg(rows, heads, 3), dbeta(rows, heads, 1);
     for (const Section part : kSections) {
       cuda::delta_conv(to, {dx.view(), taps_.data(), view(), part, dy.view()});

@@ -4,6 +4,7 @@
 //           Q^T, R^T, U^T and o^T, rows v = 16 w + g and + 8, columns 8 n + 2 p and + 1 (keys' x, or tokens)
 //   stages  of a chunk: keys, queries, values and the record of delta_prepare; three
 //   S       float32 in registers from the first chunk to the last
+//   order   o of a chunk is stored while P and Q of the next are made
 //   rows    beyond the range hold anything: R is zero there, keys are made zero before S takes them, o is not stored
 //   cost    2 * 64 * (4 * key_dim + 3 * 64) * value_dim a chunk and head, bf16 but for a sixth in tf32 -> latency of three
 //           products that need one another
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int kColumns = 64, kConsumers = 128, kThreads = kConsumers + 32;
 constexpr int kValueBytes = kDeltaChunk * kColumns * 2, kStages = 3;
-constexpr int kStagedOutput = 4 * kDeltaChunk * 16 * 2;  // a warp's 16 columns
+constexpr int kOutputRow = 32, kStagedOutput = 4 * kDeltaChunk * kOutputRow;  // a warp's 16 columns
 
 template <int KeyDim>
 struct Stage {
@@ -60,7 +61,8 @@ struct Consumer {
   std::byte* memory;
   std::uint32_t start;  // of the stages; where `memory` is
   int warp, lane;
-  float s[KeyDim / 2];
+  float s[KeyDim / 2], past[32], answer[32];   // S, P, then Q and o
+  std::uint32_t of_s[Tile::kSteps][4], plain[4][4], decayed[4][4], output[4][4];  // fragments of S, U and o
 
   // f(element, x, v) of the lane's part of S.
   template <class F>
@@ -73,13 +75,17 @@ struct Consumer {
   }
   __device__ __forceinline__ void load_state() {
     const DeltaShape& d = p.state.shape;
-    const float* const from = state_of(p.state, r.slot, head);
+    float* const from = state_of(p.state, r.slot, head);
+    if (r.keep > 0) {
+      const RecordsView old = records_of(p.state, r.slot, r.half, head);
+      for (int i = static_cast<int>(threadIdx.x); i < KeyDim * kColumns; i += kConsumers) {
+        const int x = i / kColumns, v = first + i % kColumns;
+        float* const at = from + std::int64_t{x} * d.value_dim + v;
+        if (v < d.value_dim) *at = fold(old, r.keep, x, v, *at);
+      }
+      consumers_meet();
+    }
     each_of_s([&](float& to, int x, int v) { to = v < d.value_dim ? from[std::int64_t{x} * d.value_dim + v] : 0.0f; });
-    if (r.keep <= 0) return;
-    const RecordsView old = records_of(p.state, r.slot, r.half, head);
-    each_of_s([&](float& to, int x, int v) {
-      if (v < d.value_dim) to = fold(old, r.keep, x, v, to);
-    });
   }
   __device__ __forceinline__ void store_state() {
     const DeltaShape& d = p.state.shape;
@@ -101,26 +107,31 @@ struct Consumer {
     consumers_meet();
   }
 
-  __device__ __forceinline__ void chunk(std::uint32_t stage, const ChunkRows& rows, std::byte* staged, Barrier empty) {
-    const std::uint32_t keys = stage + S::kKeysAt, queries = stage + S::kQueriesAt, values = stage + S::kValuesAt;
-    const float* const grown = reinterpret_cast<const float*>(memory + (stage - start) + kDecaysAt);
-    const float* const rest = grown + kDeltaChunk;
-    float past[32] = {}, answer[32] = {};  // P, Q
-    std::uint32_t of_s[Tile::kSteps][4];
+  __device__ __forceinline__ void fragments_of_s() {
 #pragma unroll
     for (int n = 0; n < Tile::kSteps; ++n) {
       fragment_of(s, n, of_s[n]);
       settle(of_s[n]);
     }
-    settle(past);
-    settle(answer);
+  }
+  // Begins the products with S of a chunk, P then Q.
+  __device__ __forceinline__ void begin(std::uint32_t stage) {
+    zero(past);
+    zero(answer);
     wgmma_fence();
 #pragma unroll
-    for (int n = 0; n < Tile::kSteps; ++n) wgmma_bf16<64>(past, of_s[n], Tile::step(keys, n));
+    for (int n = 0; n < Tile::kSteps; ++n) wgmma_bf16<64>(past, of_s[n], Tile::step(stage + S::kKeysAt, n));
     wgmma_commit();
 #pragma unroll
-    for (int n = 0; n < Tile::kSteps; ++n) wgmma_bf16<64>(answer, of_s[n], Tile::step(queries, n));
+    for (int n = 0; n < Tile::kSteps; ++n) wgmma_bf16<64>(answer, of_s[n], Tile::step(stage + S::kQueriesAt, n));
     wgmma_commit();
+  }
+  // From P and Q to U; nothing is on its way then.
+  template <class F>
+  __device__ __forceinline__ void make_u(std::uint32_t stage, const ChunkRows& rows, F meanwhile) {
+    const std::uint32_t values = stage + S::kValuesAt;
+    const float* const grown = reinterpret_cast<const float*>(memory + (stage - start) + kDecaysAt);
+    const float* const rest = grown + kDeltaChunk;
     uint4 v[4];  // of tokens 16 m ..: eight columns, the next eight, then the same of eight tokens on
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
@@ -132,16 +143,17 @@ struct Consumer {
 #pragma unroll
     for (int m = 0; m < 8; ++m) {
       const std::uint32_t low = m % 2 == 0 ? v[m / 2].x : v[m / 2].z, high = m % 2 == 0 ? v[m / 2].y : v[m / 2].w;
-      const int token = 8 * m + lane % 4 * 2;
-      const float2 decay = pair_at(grown + token);
-      past[4 * m] = residual(low_of(low), decay.x, past[4 * m], token < rows.rows);
-      past[4 * m + 1] = residual(high_of(low), decay.y, past[4 * m + 1], token + 1 < rows.rows);
-      past[4 * m + 2] = residual(low_of(high), decay.x, past[4 * m + 2], token < rows.rows);
-      past[4 * m + 3] = residual(high_of(high), decay.y, past[4 * m + 3], token + 1 < rows.rows);
+      const float2 decay = pair_at(grown + 8 * m + lane % 4 * 2);
+      past[4 * m] = to_tf32(num::fma(-decay.x, past[4 * m], low_of(low)));
+      past[4 * m + 1] = to_tf32(num::fma(-decay.y, past[4 * m + 1], high_of(low)));
+      past[4 * m + 2] = to_tf32(num::fma(-decay.x, past[4 * m + 2], low_of(high)));
+      past[4 * m + 3] = to_tf32(num::fma(-decay.y, past[4 * m + 3], high_of(high)));
     }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) past[i] = i / 4 * 8 + lane % 4 * 2 + i % 2 < rows.rows ? past[i] : 0.0f;
     settle(past);
-    float u[32] = {};
-    settle(u);
+    float u[32];
+    zero(u);
     wgmma_fence();
 #pragma unroll
     for (int m = 0; m < 8; ++m) {
@@ -151,10 +163,11 @@ struct Consumer {
       wgmma_tf32(u, a, tile_of<128>(stage + static_cast<std::uint32_t>(m / 4 * kHalfOfA + m % 4 * 32)));
     }
     wgmma_commit();
+    if (rows.rows < kDeltaChunk) clear_keys(stage, rows.rows);
+    meanwhile();
     const float last = grown[kDeltaChunk - 1];
 #pragma unroll
     for (int i = 0; i < KeyDim / 2; ++i) s[i] = num::mul(last, s[i]);
-    if (rows.rows < kDeltaChunk) clear_keys(stage, rows.rows);
     wgmma_wait<1>();
     settle(answer);
 #pragma unroll
@@ -165,10 +178,11 @@ struct Consumer {
 #pragma unroll
       for (int e = 0; e < 4; ++e) answer[4 * m + e] = num::mul(e % 2 == 0 ? decay.x : decay.y, answer[4 * m + e]);
     }
+    settle(s);
+    settle(answer);
     wgmma_wait<0>();
     settle(u);
     settle(past);
-    std::uint32_t plain[4][4], decayed[4][4];  // U as fragments
 #pragma unroll
     for (int n = 0; n < 4; ++n) fragment_of(u, n, plain[n]);
 #pragma unroll
@@ -183,54 +197,56 @@ struct Consumer {
       settle(plain[n]);
       settle(decayed[n]);
     }
-    settle(s);
-    settle(answer);
+  }
+  // S with the chunk in it, its fragments and o.
+  __device__ __forceinline__ void take_u(std::uint32_t stage) {
     wgmma_fence();
 #pragma unroll
-    for (int n = 0; n < 4; ++n) wgmma_bf16_across<KeyDim>(s, decayed[n], Tile::rows_step(keys, n));
+    for (int n = 0; n < 4; ++n) wgmma_bf16_across<KeyDim>(s, decayed[n], Tile::rows_step(stage + S::kKeysAt, n));
     wgmma_commit();
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       wgmma_bf16<64>(answer, plain[n], tile_of<128>(stage + static_cast<std::uint32_t>(kABytes + n * 32)));
     }
     wgmma_commit();
-    wgmma_wait<0>();
+    wgmma_wait<1>();
     settle(s);
+    fragments_of_s();
+    wgmma_wait<0>();
     settle(answer);
-    empty.arrive();
-    store(answer, rows, staged);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      fragment_of(answer, n, output[n]);  // now: ptxas waits where sums are read while others are made
+      settle(output[n]);
+      settle(plain[n]);
+      settle(decayed[n]);
+    }
   }
-  __device__ __forceinline__ static float residual(float value, float decay, float past, bool there) {
-    return there ? num::delta_tf32(num::fma(-decay, past, value)) : 0.0f;
+  __device__ __forceinline__ static void zero(float (&v)[32]) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) v[i] = 0.0f;
+    settle(v);
   }
 
   // A warp's 16 columns of the chunk's rows, through its own part of shared memory.
-  __device__ __forceinline__ void store(const float (&o)[32], const ChunkRows& rows, std::byte* staged) {
-    constexpr int kRow = 32;  // bytes
-    __syncwarp();
+  __device__ __forceinline__ void stage_output(std::byte* staged) const {
+    __syncwarp();  // what lay there was stored
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
       const int token = m * 16 + lane / 16 * 8 + lane % 8, eight = lane / 8 % 2;
-      store_transposed(shared_address(staged) + static_cast<std::uint32_t>(token * kRow + eight * 16),
-                       make_uint4(bf16_pair(o[8 * m], o[8 * m + 1]), bf16_pair(o[8 * m + 2], o[8 * m + 3]),
-                                  bf16_pair(o[8 * m + 4], o[8 * m + 5]), bf16_pair(o[8 * m + 6], o[8 * m + 7])));
+      store_transposed(shared_address(staged) + static_cast<std::uint32_t>(token * kOutputRow + eight * 16),
+                       make_uint4(output[m][0], output[m][1], output[m][2], output[m][3]));
     }
+  }
+  __device__ __forceinline__ void store_output(const ChunkRows& rows, const std::byte* staged) const {
     __syncwarp();
-    const int column = first + warp * 16 + lane % 2 * 8;
-    if (column >= p.state.shape.value_dim) return;
+    const int column = first + warp * 16 + lane % 2 * 8, rows_here = column < p.state.shape.value_dim ? rows.rows : 0;
     Bf16* y = p.y.row(r.first_row + rows.first + lane / 2) + std::int64_t{head} * p.state.shape.value_dim + column;
 #pragma unroll
     for (int i = 0; i < 4; ++i, y += 16 * p.y.stride) {
       const int row = i * 16 + lane / 2;
-      if (row >= rows.rows) return;
-      const uint4 eight = *reinterpret_cast<const uint4*>(staged + row * kRow + lane % 2 * 16);
-      if (p.wide_y) {
-        *reinterpret_cast<uint4*>(y) = eight;
-        continue;
-      }
-      const std::uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-      for (int c = 0; c < 8; ++c) y[c].bits = static_cast<std::uint16_t>(pairs[c / 2] >> 16 * (c % 2));
+      const uint4 eight = *reinterpret_cast<const uint4*>(staged + row * kOutputRow + lane % 2 * 16);
+      if (row < rows_here) *reinterpret_cast<uint4*>(y) = eight;
     }
   }
 };
@@ -279,14 +295,25 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     return;
   }
-  Consumer<KeyDim> consumer{p, r, head, first, base, start, warp, lane, {}};
+  Consumer<KeyDim> consumer{p, r, head, first, base, start, warp, lane, {}, {}, {}, {}, {}, {}, {}};
   consumer.load_state();
   std::byte* const staged = base + kStages * S::kBytes + warp * (kStagedOutput / 4);
+  consumer.fragments_of_s();
+  ChunkRows before{0, 0};
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c, ring.next()) {
+    const ChunkRows rows = chunk_of(r, c);
+    const std::uint32_t stage = start + static_cast<std::uint32_t>(ring.stage * S::kBytes);
     ring.full().wait(ring.parity);
-    consumer.chunk(start + static_cast<std::uint32_t>(ring.stage * S::kBytes), chunk_of(r, c), staged, ring.empty());
+    consumer.begin(stage);
+    consumer.stage_output(staged);
+    consumer.make_u(stage, rows, [&] { consumer.store_output(before, staged); });
+    consumer.take_u(stage);
+    ring.empty().arrive();
+    before = rows;
   }
+  consumer.stage_output(staged);
+  consumer.store_output(before, staged);
   consumer.store_state();
 }
 

@@ -1,10 +1,12 @@
 // delta_prepare.cu: A, M and the decays of every chunk and value head (delta_units.cuh)
 //   map    block = a chunk of a value head; warp w has rows 16 w .. 16 w + 15 of Z and W, then block (w, .) of X
 //   Z, W   fragments of k and q from shared memory, keys as B
-//   X      in shared memory over the keys, which nobody needs then; two rows by four columns a lane
+//   X      in shared memory over the keys, which nobody needs then; two rows by four, two or one columns a lane, so that
+//          few blocks far from the diagonal keep all warps busy
 //   cost   2 * 64 * 64 * key_dim on the matrix units, 65,536 fma for X, 2,080 exponentials -> latency of X, hidden by
 //          the other blocks of a multiprocessor; Z and W are computed again for each value head of a key head
 //   needs  sm_90a
+#include "backends/cuda/device/eights.cuh"
 #include "backends/cuda/ops/delta_units.cuh"
 
 namespace nibble::cuda {
@@ -42,25 +44,40 @@ __device__ __forceinline__ Found find_chunk(const StepView& step, Section sectio
   return {nullptr, {0, 0}};
 }
 
-__device__ __forceinline__ void read4(const float* from, float (&to)[4]) {
-  const float4 v = *reinterpret_cast<const float4*>(from);
-  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+template <int N>
+__device__ __forceinline__ void read(const float* from, float (&to)[N]) {
+  if constexpr (N == 4) {
+    const float4 v = *reinterpret_cast<const float4*>(from);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  } else if constexpr (N == 2) {
+    const float2 v = *reinterpret_cast<const float2*>(from);
+    to[0] = v.x, to[1] = v.y;
+  } else {
+    to[0] = *from;
+  }
+}
+template <int N>
+__device__ __forceinline__ void write(float* to, const float (&v)[N], float sign) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i] = sign * v[i];
 }
 
-// sum[2][4] of rows `left` and the next, columns right[0 .. 3]: chains over `count` of left[m] * right[m * stride].
-__device__ __forceinline__ void extend(const float* left, const float* right, int stride, int count, float (&sum)[2][4]) {
+// sum[2][Cols] of rows `left` and the next, columns right[0] ..: chains over `count` of left[m] * right[m * stride].
+template <int Cols>
+__device__ __forceinline__ void extend(const float* left, const float* right, int stride, int count, float (&sum)[2][Cols]) {
+#pragma unroll 2
   for (int m = 0; m < count; m += 4) {
-    float a[2][4];
-    read4(left + m, a[0]);
-    read4(left + kStride + m, a[1]);
+    float a[2][4], b[4][Cols];
+    read<4>(left + m, a[0]);
+    read<4>(left + kStride + m, a[1]);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) read<Cols>(right + (m + n) * stride, b[n]);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      float b[4];
-      read4(right + (m + n) * stride, b);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) sum[i][j] = num::fma(a[i][n], b[j], sum[i][j]);
+        for (int j = 0; j < Cols; ++j) sum[i][j] = num::fma(a[i][n], b[n][j], sum[i][j]);
       }
     }
   }
@@ -80,30 +97,31 @@ __device__ __forceinline__ void invert_diagonal(const float* lower, float* x, in
   }
 }
 
+// 4 Cols columns of block (row, column), all of whose nearer blocks are there; a warp. y: its own.
+template <int Cols>
+__device__ __forceinline__ void invert_part(const float* lower, float* x, float* y, int row, int column, int first, int lane) {
+  const int i = lane / 4 * 2, j = lane % 4 * Cols;
+  float sum[2][Cols] = {}, made[2][Cols] = {};
+  extend<Cols>(lower + (row + i) * kStride + column, x + column * kStride + column + first + j, kStride, row - column, sum);
+#pragma unroll
+  for (int n = 0; n < 2; ++n) write<Cols>(y + (i + n) * kScratchStride + j, sum[n], 1.0f);
+  __syncwarp();
+  extend<Cols>(x + (row + i) * kStride + row, y + j, kScratchStride, kBlock, made);
+  __syncwarp();
+#pragma unroll
+  for (int n = 0; n < 2; ++n) write<Cols>(x + (row + i + n) * kStride + column + first + j, made[n], -1.0f);
+}
+
 __device__ __forceinline__ void invert(const float* lower, float* x, float* scratch, int warp, int lane) {
-  const int i = lane / 4 * 2, j = lane % 4 * 4;  // of a block
-  invert_diagonal(lower + warp * kBlock * (kStride + 1), x + warp * kBlock * (kStride + 1), lane);
+  constexpr int kDown = kBlock * (kStride + 1);  // to the next block of the diagonal
   float* const y = scratch + warp * kBlock * kScratchStride;
-#pragma unroll 1
-  for (int distance = 1; distance < 4; ++distance) {
-    __syncthreads();
-    const int row = warp * kBlock, column = row - distance * kBlock;
-    if (column < 0) continue;
-    float sum[2][4] = {}, made[2][4] = {};
-    extend(lower + (row + i) * kStride + column, x + column * kStride + column + j, kStride, distance * kBlock, sum);
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      *reinterpret_cast<float4*>(y + (i + n) * kScratchStride + j) = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
-    }
-    __syncwarp();
-    extend(x + (row + i) * kStride + row, y + j, kScratchStride, kBlock, made);
-    __syncwarp();
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      *reinterpret_cast<float4*>(x + (row + i + n) * kStride + column + j) =
-          make_float4(-made[n][0], -made[n][1], -made[n][2], -made[n][3]);
-    }
-  }
+  invert_diagonal(lower + warp * kDown, x + warp * kDown, lane);
+  __syncthreads();
+  if (warp > 0) invert_part<4>(lower, x, y, warp * kBlock, (warp - 1) * kBlock, 0, lane);
+  __syncthreads();
+  invert_part<2>(lower, x, y, (2 + warp / 2) * kBlock, warp / 2 * kBlock, warp % 2 * 8, lane);
+  __syncthreads();
+  invert_part<1>(lower, x, y, 3 * kBlock, 0, warp * 4, lane);
   __syncthreads();
 }
 
@@ -116,7 +134,8 @@ __device__ __forceinline__ void put_a(std::byte* record, const float* x, const f
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int j = eight * 8 + 2 * c + odd;
-      a[c] = j <= i ? num::delta_tf32(num::mul(x[i * kStride + j], beta[j])) : 0.0f;
+      const float v = to_tf32(num::mul(x[i * kStride + j], beta[j]));
+      a[c] = j <= i ? v : 0.0f;  // what lies above was never written
     }
     const int chunk = (eight % 4 * 2 + odd) ^ (i & 7);
     *reinterpret_cast<float4*>(record + eight / 4 * kHalfOfA + i * 128 + chunk * 16) = make_float4(a[0], a[1], a[2], a[3]);
@@ -183,7 +202,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 #pragma unroll
     for (int i = 0; i < kDeltaChunk; i += 4) {
       float g[4];
-      read4(sums + i, g);
+      read<4>(sums + i, g);
 #pragma unroll
       for (int n = 0; n < 4; ++n) g[n] = sum = num::add(sum, g[n]);
       *reinterpret_cast<float4*>(sums + i) = make_float4(g[0], g[1], g[2], g[3]);
@@ -221,13 +240,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const bool there = i < rows && j + e <= i;
-        const float decay = there ? num::delta_decay(num::sub(g, sums[j + e])) : 0.0f;
-        l[e] = there && j + e < i ? num::mul(num::mul(b, z[4 * n + 2 * half + e]), decay) : 0.0f;
-        m[e] = there ? num::mul(w[4 * n + 2 * half + e], decay) : 0.0f;
+        float decay = num::delta_decay(num::sub(g, sums[j + e]));  // above the diagonal of no use
+        asm volatile("" : "+f"(decay));  // made without a branch for each
+        const float of_l = num::mul(num::mul(b, z[4 * n + 2 * half + e]), decay);
+        const float of_m = num::mul(w[4 * n + 2 * half + e], decay);
+        l[e] = there && j + e < i ? of_l : 0.0f;
+        m[e] = there ? of_m : 0.0f;
       }
       *reinterpret_cast<float2*>(lower + i * kStride + j) = make_float2(l[0], l[1]);
       *reinterpret_cast<std::uint32_t*>(m_of + i * 128 + (n ^ (i & 7)) * 16 + lane % 4 * 4) =
-          num::float_to_bf16(m[0]) | static_cast<std::uint32_t>(num::float_to_bf16(m[1])) << 16;
+          bf16_pair(m[0], m[1]);
     }
   }
   __syncthreads();  // X takes the place of keys and queries

@@ -18,18 +18,18 @@ const char* delta_rule_kernel(const DeltaRuleArgs& a) {
 void delta_units(const Launch& to, const DeltaRuleArgs& a) {
   const DeltaShape& d = a.state.shape;
   if (to.max_ranges <= 0 || to.max_rows <= 0) return;
-  if (a.qkv.dtype != DType::bf16 || !num::delta_on_units(d) || a.qkv.stride % 8 != 0 ||
-      reinterpret_cast<std::uintptr_t>(a.qkv.data) % 16 != 0) {
+  const auto fits = [](const View& v) {
+    return v.dtype == DType::bf16 && v.stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(v.data) % 16 == 0;
+  };
+  if (!num::delta_on_units(d) || !fits(a.qkv) || !fits(a.y)) {
     throw Error(ErrorCode::internal,
-                "[cuda] delta rule on matrix units: expected key_dim 32 or 128 and rows of bf16 at multiples of 16 bytes");
+                "[cuda] delta rule on matrix units: expected key_dim 32 or 128, values in eights, and rows of bf16 at multiples of 16 bytes");
   }
   const auto map_of = [&](int cols) {
     return tensor_map({CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, a.qkv.data, d.channels(), to.max_rows, a.qkv.stride * 2, cols,
                        kDeltaChunk, cols == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B});
   };
-  const bool wide = a.y.stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(a.y.data) % 16 == 0;
-  const DeltaUnitsParams p{to.step,   typed<float>(a.g), typed<float>(a.beta), typed<Bf16>(a.y), a.state,
-                           a.section, a.records,         wide};
+  const DeltaUnitsParams p{to.step, typed<float>(a.g), typed<float>(a.beta), typed<Bf16>(a.y), a.state, a.section, a.records};
   const CUtensorMap keys = map_of(d.key_dim < 64 ? d.key_dim : 64);
   delta_prepare(to, keys, p);
   delta_pass(to, keys, map_of(64), p);

@@ -74,7 +74,6 @@ struct DeltaUnitsParams {
   DeltaLayerView state;
   Section section;
   std::byte* records;
-  int wide_y;  // whether rows of y take 16 bytes at a time
   __device__ __forceinline__ std::byte* record(std::int64_t chunk, int head) const {
     return records + (chunk * state.shape.value_heads + head) * kRecordBytes;
   }
