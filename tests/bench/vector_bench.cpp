@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/base/float_env.h"
+#include "backends/cpu/bf16_unit.h"
 #include "backends/cpu/kernels/sequence_kernels.h"
 #include "backends/cpu/mirror.h"
 #include "backends/cpu/ops/quantize.h"
@@ -152,7 +153,7 @@ void delta(const cpu::SequenceKernels& k) {
   std::vector<float> exact = qkv;
   for (float& x : exact) x = num::bf16_to_float(num::float_to_bf16(x));
   t.work = units_work.data();
-  flop("delta_units, 64 rows of a head", 2.0 * (4.0 * rows * dim * dim + 3.0 * rows * rows * dim), [&] {
+  flop("delta_units, 64 rows of a head", 2 * (3.0 * rows * dim * dim + 3.25 * rows * rows * dim), [&] {
     t.rows = rows;
     t.s = s.data();
     t.q = exact.data();
