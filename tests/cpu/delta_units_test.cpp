@@ -83,6 +83,12 @@ TEST(DeltaUnitsContract, SpecialValuesAreTheContract) {
       for (float& x : *all) x = bf16(x * 1e-25f);
     }
   });
+  // exp(-83) is a normal number, and nothing else is left beside it.
+  with("decays that count for nothing", [&](DeltaHead& h) {
+    std::fill(h.g.begin(), h.g.end(), 0.0f);
+    for (std::size_t i = 32; i < h.beta.size(); ++i) h.beta[i] = 0.0f;
+    h.g[32] = -83.0f;
+  });
   with("long keys", [&](DeltaHead& h) {
     for (float& x : h.k) x = bf16(x * 30.0f);
   });
