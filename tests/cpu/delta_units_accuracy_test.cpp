@@ -46,17 +46,17 @@ struct Hard {
 const Hard kHard[] = {
     {"gates -50 and 0",
      [](DeltaHead& h) {
-       for (std::size_t i = 0; i < h.g.size(); ++i) h.g[i] = noise(3, static_cast<std::int64_t>(i), 0) < 0 ? -50.0f : 0.0f;
+       each_row(h, h.g, 1, [](std::int64_t i, float* g) { *g = noise(3, i, 0) < 0 ? -50.0f : 0.0f; });
      },
      3.5e-3},
     {"gates to -1e4",
      [](DeltaHead& h) {
-       for (std::size_t i = 0; i < h.g.size(); ++i) h.g[i] = -1e4f * std::fabs(noise(3, static_cast<std::int64_t>(i), 0));
+       each_row(h, h.g, 1, [](std::int64_t i, float* g) { *g = -1e4f * std::fabs(noise(3, i, 0)); });
      },
      3.5e-3},
     {"beta 0 and 1",
      [](DeltaHead& h) {
-       for (std::size_t i = 0; i < h.beta.size(); ++i) h.beta[i] = noise(4, static_cast<std::int64_t>(i), 0) < 0 ? 0.0f : 1.0f;
+       each_row(h, h.beta, 1, [](std::int64_t i, float* beta) { *beta = noise(4, i, 0) < 0 ? 0.0f : 1.0f; });
      },
      3.5e-3},
     {"one key",

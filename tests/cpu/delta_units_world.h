@@ -40,7 +40,8 @@ class Normal {
 inline void append(Row& to, const Row& from) { to.insert(to.end(), from.begin(), from.end()); }
 
 // As a model has them: keys and queries of length one, q also * key_dim^-0.5, g = -softplus(normal) * gate.
-inline DeltaHead like_a_model(std::int64_t key_dim, std::int64_t value_dim, std::int64_t rows, float gate, std::uint64_t seed) {
+inline DeltaHead like_a_model(std::int64_t key_dim, std::int64_t value_dim, std::int64_t rows, float gate,
+                              std::uint64_t seed) {
   DeltaHead h{key_dim, value_dim, rows, 0, {}, {}, {}, {}, {}, Row(at(key_dim * value_dim), 0.0f)};
   Normal normal(seed);
   for (std::int64_t i = 0; i < rows; ++i) {
