@@ -2,8 +2,9 @@
 //
 // A buffer that holds bf16 or f16 on the device becomes float32 here, its values stay those that the
 // device's can hold: after the op that writes it, its rows are rounded once. So every kernel reads the
-// widened inputs that the profile promises, and only Linear has loops of its own. An f16 row has an
-// exponent (core/numerics/row_scale.h); it lies behind the buffer's rows, one int32 each.
+// widened inputs that the profile promises, and only Linear and, in sm90, the delta rule's prefill rows
+// have loops of their own. An f16 row has an exponent (core/numerics/row_scale.h); it lies behind the
+// buffer's rows, one int32 each.
 #pragma once
 
 #include <cstdint>

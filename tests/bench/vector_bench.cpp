@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "core/base/float_env.h"
+#include "backends/cpu/bf16_unit.h"
 #include "backends/cpu/kernels/sequence_kernels.h"
 #include "backends/cpu/mirror.h"
 #include "backends/cpu/ops/quantize.h"
 #include "backends/cpu/ops/rowwise.h"
+#include "core/numerics/codecs.h"
 
 namespace {
 
@@ -147,6 +149,20 @@ void delta(const cpu::SequenceKernels& k) {
   }
   t.panels = dim / cpu::kPanel;
   t.columns = dim;
+  std::vector<float> units_work(static_cast<std::size_t>(cpu::delta_units_work_floats(dim)));
+  std::vector<float> exact = qkv;
+  for (float& x : exact) x = num::bf16_to_float(num::float_to_bf16(x));
+  t.work = units_work.data();
+  flop("delta_units, 64 rows of a head", 2 * (3.0 * rows * dim * dim + 3.25 * rows * rows * dim), [&] {
+    t.rows = rows;
+    t.s = s.data();
+    t.q = exact.data();
+    t.k = t.q + heads * dim;
+    t.v = t.k + heads * dim;
+    t.y = o.data();
+    k.delta_units(t);
+  });
+  t.work = work.data();
   std::fill(g.begin(), g.end(), -1.4f);  // exponentials of a chunk pass the smallest normal number
   flop("delta_chunks, strong decay", 2 * (full + half) * heads * chunks,
        [&] { each_head(k.delta_chunks, chunks * rows); });
@@ -205,7 +221,7 @@ void handing_out(int threads) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const cpu::Isa isa = cpu::isa_from_name(argc > 1 ? argv[1] : "");
+  const cpu::Isa isa = cpu::kernels_from_name(argc > 1 ? argv[1] : "", false).isa;
   filter = argc > 2 ? argv[2] : "";
   const FloatEnv env;
   cpu::Parallel one(1);

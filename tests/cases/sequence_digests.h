@@ -1,5 +1,5 @@
-// sequence_digests.h: the scripts of sequence_cases.h that have a digest, the same in every profile: these ops have no
-// matrix units, and buffers of f32 and bf16 are both there.
+// sequence_digests.h: the scripts of sequence_cases.h that have a digest, the same in every profile: no matrix units (the
+// delta rule is that of profile f32), and buffers of f32 and bf16 are both there.
 #pragma once
 
 #include "tests/cases/sequence_cases.h"

@@ -1,163 +1,15 @@
 // The delta rule's prefill rows as matrix units compute them (core/numerics/delta_order.h): bytes against the plain
-// text of the contract, accuracy against float64, and what no cut of a prompt or a batch may change.
-#include <numbers>
+// text of the contract, and what no cut of a prompt or a batch may change.
+#include <limits>
 
-#include "tests/cpu/delta_units_reference.h"
-#include "tests/cpu/sequence_world.h"
+#include "nibble/error.h"
 #include "tests/cases/sequence_on_cpu.h"
+#include "tests/cpu/delta_units_world.h"
 
 namespace nibble::test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// Standard normal numbers (Box and Muller) from noise().
-class Normal {
- public:
-  explicit Normal(std::uint64_t seed) : seed_(seed) {}
-  float operator()() {
-    const double u = 0.5 + 0.499999 * static_cast<double>(noise(seed_, next_, 0)), v = noise(seed_, next_, 1);
-    ++next_;
-    return static_cast<float>(std::sqrt(-2.0 * std::log(u)) * std::cos(std::numbers::pi * v));
-  }
-  Row row(std::int64_t count, float size = 1.0f) {
-    Row r(at(count));
-    for (float& x : r) x = bf16(size * (*this)());
-    return r;
-  }
-  Row unit(std::int64_t count, float size) {
-    Row r(at(count));
-    double sum = 0;
-    for (float& x : r) x = (*this)();
-    for (const float x : r) sum += static_cast<double>(x) * static_cast<double>(x);
-    for (float& x : r) x = bf16(size * x / static_cast<float>(std::sqrt(sum)));
-    return r;
-  }
-
- private:
-  std::uint64_t seed_;
-  std::int64_t next_ = 0;
-};
-
-void append(Row& to, const Row& from) { to.insert(to.end(), from.begin(), from.end()); }
-
-// As a model has them: keys and queries of length one, q also * key_dim^-0.5, g = -softplus(normal) * gate.
-DeltaHead like_a_model(std::int64_t key_dim, std::int64_t value_dim, std::int64_t rows, float gate, std::uint64_t seed) {
-  DeltaHead h{key_dim, value_dim, rows, 0, {}, {}, {}, {}, {}, Row(at(key_dim * value_dim), 0.0f)};
-  Normal normal(seed);
-  for (std::int64_t i = 0; i < rows; ++i) {
-    append(h.q, normal.unit(key_dim, 1.0f / std::sqrt(static_cast<float>(key_dim))));
-    append(h.k, normal.unit(key_dim, 1.0f));
-    append(h.v, normal.row(value_dim));
-    h.g.push_back(-gate * num::softplus(normal()));
-    h.beta.push_back(num::sigmoid(normal()));
-  }
-  return h;
-}
-
-struct Records {
-  Row key, u, decay;  // [count, ..]
-};
-void take(const Records& r, DeltaHead& h) {
-  for (std::size_t n = 0; n < r.decay.size(); ++n) {
-    for (std::int64_t e = 0; e < h.key_dim; ++e) {
-      for (std::int64_t v = 0; v < h.value_dim; ++v) {
-        float& s = h.s[at(e * h.value_dim + v)];
-        s = num::fma(r.key[n * at(h.key_dim) + at(e)], r.u[n * at(h.value_dim) + at(v)], num::mul(r.decay[n], s));
-      }
-    }
-  }
-}
-
-// The kernel on panels [begin, end) of h, whose state it leaves behind; y [rows, value_dim].
-void run_panels(const cpu::SequenceKernels& kernels, DeltaHead& h, const Records& records, std::int64_t begin,
-                std::int64_t end, Row& y) {
-  const std::int64_t dim = h.key_dim, width = h.value_dim, count = static_cast<std::int64_t>(records.decay.size());
-  const std::int64_t first = begin * 16, columns = std::min(width, end * 16) - first, padded = (end - begin) * 16;
-  Matrix q(h.rows, dim, 0), out(h.rows, columns, 7);
-  Floats s(dim * padded), u(std::max<std::int64_t>(1, count) * padded), work(cpu::delta_units_work_floats(dim));
-  const auto place = [&](std::int64_t e, std::int64_t v) { return (v / 16 * dim + e) * 16 + v % 16; };
-  for (std::int64_t v = 0; v < padded; ++v) {
-    for (std::int64_t e = 0; e < dim; ++e) s.data()[place(e, v)] = v < columns ? h.s[at(e * width + first + v)] : 0.0f;
-    for (std::int64_t n = 0; n < count; ++n) {
-      u.data()[n * padded + v] = v < columns ? records.u[at(n * width + first + v)] : 0.0f;
-    }
-  }
-  // q, k and v in one row, as DeltaConv leaves them
-  const std::int64_t stride = 2 * dim + width + 5;
-  Floats qkv(h.rows * stride);
-  for (std::int64_t i = 0; i < h.rows; ++i) {
-    std::copy_n(h.q.begin() + i * dim, dim, qkv.data() + i * stride);
-    std::copy_n(h.k.begin() + i * dim, dim, qkv.data() + i * stride + dim);
-    std::copy_n(h.v.begin() + i * width, width, qkv.data() + i * stride + 2 * dim);
-  }
-  cpu::DeltaTask t{};
-  t.s = s.data();
-  t.panels = static_cast<int>(end - begin);
-  t.key_dim = static_cast<int>(dim);
-  t.columns = static_cast<int>(columns);
-  t.records = {records.key.data(), u.data(), records.decay.data(), dim, padded, 1, static_cast<int>(count)};
-  t.rows = static_cast<int>(h.rows);
-  t.position = h.position;
-  t.q = qkv.data();
-  t.k = t.q + dim;
-  t.v = t.k + dim + first;
-  t.g = h.g.data();
-  t.beta = h.beta.data();
-  t.qkv_stride = stride;
-  t.g_stride = t.beta_stride = 1;
-  t.y = out.data.data();
-  t.y_stride = out.stride;
-  t.work = work.data();
-  kernels.delta_units(t);
-  out.expect_gaps();
-  for (std::int64_t v = 0; v < padded; ++v) {
-    for (std::int64_t e = 0; e < dim; ++e) {
-      const float x = s.data()[place(e, v)];
-      if (v < columns) h.s[at(e * width + first + v)] = x;
-      else ASSERT_EQ(std::bit_cast<std::uint32_t>(x), 0u) << "what pads a panel of S";
-    }
-  }
-  for (std::int64_t i = 0; i < h.rows; ++i) {
-    for (std::int64_t v = 0; v < columns; ++v) y[at(i * width + first + v)] = out.data.data()[i * out.stride + v];
-  }
-}
-Row run(const std::string& isa, DeltaHead& h, const Records& records = {}) {
-  Row y(at(h.rows * h.value_dim));
-  run_panels(cpu::sequence_kernels(isa), h, records, 0, (h.value_dim + 15) / 16, y);
-  return y;
-}
-
-// NaN has one pattern: y and S come from matrix instructions.
-void expect_bytes(const Row& got, const Row& want, const std::string& where) {
-  ASSERT_EQ(got.size(), want.size()) << where;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]), std::bit_cast<std::uint32_t>(want[i]))
-        << where << ": element " << i << ": got " << got[i] << ", expected " << want[i];
-  }
-}
-void expect_contract(const DeltaHead& h, const Records& records, const std::string& where) {
-  DeltaHead plain = h;
-  take(records, plain);
-  const Row want = reference_units(plain);
-  for (const std::string& isa : isas_here()) {
-    DeltaHead on = h;
-    const Row y = run(isa, on, records);
-    expect_bytes(y, want, isa + ", " + where + ", y");
-    expect_bytes(on.s, plain.s, isa + ", " + where + ", S");
-  }
-}
-
-Records some_records(const DeltaHead& h, std::int64_t count) {
-  Normal normal(77);
-  Records r;
-  for (std::int64_t n = 0; n < count; ++n) {
-    append(r.key, normal.unit(h.key_dim, 1.0f));
-    append(r.u, normal.row(h.value_dim));
-    r.decay.push_back(0.75f + 0.0625f * static_cast<float>(n));
-  }
-  return r;
-}
 
 using Sizes = std::tuple<int, int>;  // key_dim, value_dim
 class DeltaUnits : public testing::TestWithParam<Sizes> {};
@@ -197,6 +49,118 @@ TEST_P(DeltaUnits, PanelsAlone) {
     expect_bytes(got, want, isa + ", y");
     expect_bytes(parts.s, whole.s, isa + ", S");
   }
+}
+
+// Infinities, NaN, zeros of both signs, the ends of float32.
+TEST(DeltaUnitsContract, SpecialValuesAreTheContract) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto with = [](const char* name, auto change) {
+    DeltaHead h = like_a_model(32, 40, 100, 0.1f, 24);
+    h.s = Normal(5).row(32 * 40, 0.3f);
+    change(h);
+    expect_contract(h, {}, name);
+  };
+  with("a key of NaN", [&](DeltaHead& h) { h.k[at(70 * 32 + 3)] = nan; });
+  with("a key of infinity", [&](DeltaHead& h) { h.k[at(20 * 32 + 3)] = kInfinity; });
+  with("a query of NaN", [&](DeltaHead& h) { h.q[at(70 * 32)] = nan; });
+  with("a query of infinity", [&](DeltaHead& h) { h.q[at(7 * 32)] = -kInfinity; });
+  with("a value of NaN", [&](DeltaHead& h) { h.v[at(90 * 40 + 39)] = nan; });
+  with("a value of infinity", [&](DeltaHead& h) { h.v[at(9 * 40 + 17)] = kInfinity; });
+  with("beta of NaN", [&](DeltaHead& h) { h.beta[3] = nan; });
+  with("a gate of NaN", [&](DeltaHead& h) { h.g[70] = nan; });
+  with("a gate of -infinity", [&](DeltaHead& h) { h.g[30] = -kInfinity; });
+  with("S of infinity and NaN", [&](DeltaHead& h) { h.s[5] = kInfinity, h.s[97] = nan; });
+  with("S near the ends of float32", [&](DeltaHead& h) {
+    for (std::size_t i = 0; i < h.s.size(); ++i) h.s[i] *= i % 3 == 0 ? 1e-38f : i % 3 == 1 ? 1e-20f : 1e37f;
+  });
+  with("zeros of both signs", [&](DeltaHead& h) {
+    for (Row* all : {&h.k, &h.q, &h.v, &h.s}) {
+      for (std::size_t i = 0; i < all->size(); ++i) (*all)[i] = i % 2 == 0 ? 0.0f : -0.0f;
+    }
+  });
+  with("tiny keys and values", [&](DeltaHead& h) {
+    for (Row* all : {&h.k, &h.q, &h.v, &h.s}) {
+      for (float& x : *all) x = bf16(x * 1e-25f);
+    }
+  });
+  // exp(-83) is a normal number, and nothing else is left beside it.
+  with("decays that count for nothing", [&](DeltaHead& h) {
+    std::fill(h.g.begin(), h.g.end(), 0.0f);
+    for (std::size_t i = 32; i < h.beta.size(); ++i) h.beta[i] = 0.0f;
+    h.g[32] = -83.0f;
+  });
+  with("long keys", [&](DeltaHead& h) {
+    for (float& x : h.k) x = bf16(x * 30.0f);
+  });
+}
+
+// Through the op, with convolution, gates, records and slots.
+using Op = DeltaOnCpu<std::uint16_t>;
+constexpr DeltaShape kShape{2, 4, 32, 40, 4};
+
+Row last_rows(Op& world, const std::vector<Part>& parts) {
+  Op::Step s = world.begin(parts);
+  world.conv_and_gates(s);
+  world.rule(s);
+  world.end(s);
+  return s.o;
+}
+
+TEST(DeltaUnitsOp, CutsAtMultiplesOf64) {
+  Op whole(kShape, 1, 4, true);
+  const Row want = last_rows(whole, {{Section::prefill, 0, 330}});
+  for (const std::vector<int>& cut : {std::vector<int>{64, 266}, {128, 64, 138}, {192, 128, 10}}) {
+    Op world(kShape, 1, 4, true);
+    Row got;
+    for (const int rows : cut) append(got, last_rows(world, {{Section::prefill, 0, rows}}));
+    expect_bytes(got, want, "y");
+    expect_bytes(world.saved(0, 0), whole.saved(0, 0), "state");
+  }
+}
+
+TEST(DeltaUnitsOp, ARaggedBatchIsItsRanges) {
+  const auto play = [](Op& world, const std::vector<std::int32_t>& slots) {
+    std::vector<Row> rows;  // of each slot
+    const auto step = [&](Section section, std::int32_t base, std::int32_t keep) {
+      std::vector<Part> parts;
+      for (const std::int32_t slot : slots) parts.push_back({section, slot, base + 37 * slot, keep});
+      const Row o = last_rows(world, parts);
+      std::int64_t first = 0;
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        rows.resize(parts.size());
+        const std::int64_t count = parts[i].rows * kShape.value_channels();
+        append(rows[i], Row(o.begin() + first, o.begin() + first + count));
+        first += count;
+      }
+    };
+    step(Section::prefill, 5, 0);
+    std::vector<Part> verify;
+    for (const std::int32_t slot : slots) verify.push_back({Section::verify, slot, 3, 0});
+    last_rows(world, verify);
+    step(Section::prefill, 70, 2);  // folds two records of three
+    return rows;
+  };
+  Op together(kShape, 3, 4, true);
+  const std::vector<Row> all = play(together, {0, 1, 2});
+  for (const std::int32_t slot : {0, 1, 2}) {
+    Op alone(kShape, 3, 4, true);
+    expect_bytes(play(alone, {slot}).at(0), all[at(slot)], "slot " + std::to_string(slot));
+    expect_bytes(alone.saved(slot, 0), together.saved(slot, 0), "state of slot " + std::to_string(slot));
+  }
+}
+
+// Decode and verify rows do not know of it; prefill rows of other head sizes are refused.
+TEST(DeltaUnitsOp, OnlyPrefillRows) {
+  Op on(kShape, 1, 4, true), off(kShape, 1, 4);
+  for (const Section section : {Section::decode, Section::verify}) {
+    const std::int32_t keep = section == Section::verify ? 1 : 0;
+    const std::vector<Part> parts = {{section, 0, 1, keep}};
+    expect_bytes(last_rows(on, parts), last_rows(off, parts), "y");
+  }
+  const std::vector<Part> prefill = {{Section::prefill, 0, 9, 1}};
+  EXPECT_NE(last_rows(on, prefill), last_rows(off, prefill));
+  Op other({1, 1, 64, 16, 4}, 1, 4, true);
+  EXPECT_THROW(last_rows(other, prefill), Error);
 }
 
 }  // namespace
