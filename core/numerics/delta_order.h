@@ -5,7 +5,7 @@
 //   mma(c; a b)    c and the products a_x b_x as a matrix instruction adds them: fused sums (fused_dot.h) of groups,
 //                  ascending, the result of one is the accumulator of the next. bf16: groups of 16, F = 25; tf32: of 8,
 //                  F = 25. c is +0 where none is given. Sums over j or x run over all 64 rows or all of key_dim
-//   d(x)           delta_decay(x)
+//   d(x)           num::exp(x)
 //   bf16, tf32     the operand as rounded: num::float_to_bf16, delta_tf32
 //
 //   Z[i, j] = mma(k_i k_j),  W[i, j] = mma(q_i k_j)                                    bf16, over key_dim
@@ -16,7 +16,7 @@
 //             X[i, j] = -(chain over the 16 m of block r of X[i, m] Y[m, j]); nearer blocks first (r - c = 1, 2, 3)
 //   A[i, j] = tf32(X[i, j] * beta_j),   M[i, j] = bf16(W[i, j] * d(G_i - G_j))         j <= i, else 0
 //   P[i, v] = mma(k_i[x] bf16(S[x, v])),  Q[i, v] = mma(q_i[x] bf16(S[x, v]))
-//   R[i, v] = tf32(fma(-d(G_i), P[i, v], value_i[v]));  +0 in rows beyond C
+//   R[i, v] = tf32(fma(-d(G_i), P[i, v], value_i[v]))
 //   U[i, v] = mma(A[i, j] R[j, v])                                                      tf32, over j
 //   o_i[v]  = mma(d(G_i) * Q[i, v]; M[i, j] bf16(U[j, v]))                              bf16, over j
 //   S[x, v] = mma(d(G_last) * S[x, v]; k_j[x] bf16(d(G_last - G_j) * U[j, v]))          bf16, over j
@@ -38,14 +38,10 @@ NIBBLE_HD constexpr bool delta_on_units(const DeltaShape& d) {
   return (d.key_dim == 32 || d.key_dim == 128) && d.value_dim % 8 == 0;
 }
 
-// exp(x), x <= 0; 0 from where it counts for nothing.
-NIBBLE_HD float delta_decay(float x) { return x < -80.0f ? 0.0f : exp(x); }
-
-// To nearest, ties away from zero; less than the least normal number is +0, NaN is 0x7FFFFFFF.
+// To nearest, ties away from zero; NaN is 0x7FFFFFFF.
 NIBBLE_HD float delta_tf32(float x) {
   const std::uint32_t bits = bit_cast<std::uint32_t>(x), size = bits & 0x7FFFFFFFu;
-  if (size > 0x7F800000u) return bit_cast<float>(0x7FFFFFFFu);
-  return size < 0x00800000u ? 0.0f : bit_cast<float>((bits + 0x1000u) & ~0x1FFFu);
+  return bit_cast<float>(size > 0x7F800000u ? 0x7FFFFFFFu : (bits + 0x1000u) & ~0x1FFFu);
 }
 
 }  // namespace nibble::num

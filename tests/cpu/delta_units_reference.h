@@ -90,7 +90,7 @@ inline void chunk(DeltaHead& h, std::int64_t first, std::int64_t count, float* y
     }
     sums[at(i)] = last;
   }
-  const auto d = [](float x) { return num::delta_decay(x); };
+  const auto d = [](float x) { return num::exp(x); };
 
   Row l(n * n, 0.0f), a(n * n, 0.0f), m(n * n, 0.0f);
   for (std::size_t i = 0; i < n; ++i) {
@@ -107,8 +107,8 @@ inline void chunk(DeltaHead& h, std::int64_t first, std::int64_t count, float* y
   for (std::int64_t v = 0; v < width; ++v) {
     Row s = slice(h.s, v, dim, width), r(n, 0.0f), u(n), near_u(n), later_u(n), s16 = s;
     for (float& e : s16) e = bf16(e);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const float value = h.v[at((first + i) * width + v)];
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(n); ++i) {
+      const float value = i < count ? h.v[at((first + i) * width + v)] : 0.0f;
       r[at(i)] = num::delta_tf32(num::fma(-d(sums[at(i)]), mma<16>(0.0f, k[at(i)], s16), value));
     }
     for (std::size_t i = 0; i < n; ++i) {

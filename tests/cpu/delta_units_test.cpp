@@ -83,11 +83,22 @@ TEST(DeltaUnitsContract, SpecialValuesAreTheContract) {
       for (float& x : *all) x = bf16(x * 1e-25f);
     }
   });
-  // exp(-83) is a normal number, and nothing else is left beside it.
-  with("decays that count for nothing", [&](DeltaHead& h) {
+  // Nothing else is left beside exp(-83), a normal number.
+  with("decays that count for little", [&](DeltaHead& h) {
     std::fill(h.g.begin(), h.g.end(), 0.0f);
     for (std::size_t i = 32; i < h.beta.size(); ++i) h.beta[i] = 0.0f;
     h.g[32] = -83.0f;
+  });
+  // R of less than a float's upper half tells, alone and beside others.
+  with("values next to nothing", [&](DeltaHead& h) {
+    for (std::size_t i = 0; i < h.v.size(); ++i) h.v[i] = bf16(i % 5 == 4 ? 1e-30f : h.v[i] * 1e-39f);
+    for (float& x : h.s) x = 0.0f;
+  });
+  with("keys and values next to nothing", [&](DeltaHead& h) {
+    for (Row* all : {&h.k, &h.v, &h.s}) {
+      for (float& x : *all) x = bf16(x * 4e-20f);
+    }
+    for (float& x : h.v) x = bf16(x * 4e-20f);
   });
   with("long keys", [&](DeltaHead& h) {
     for (float& x : h.k) x = bf16(x * 30.0f);

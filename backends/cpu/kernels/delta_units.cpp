@@ -48,8 +48,17 @@ struct Right {  // [rows, 16]
   }
 };
 
-void round_to_tf32(float* values, int count) {
-  for (int i = 0; i < count; ++i) values[i] = num::delta_tf32(values[i]);
+// Of tf32. The chains see a value's upper half only, so one that has nothing there is not ordinary.
+template <class Side>
+void finish_tf32(Side& side, int count) {
+  std::uint32_t others = 0;
+  for (int i = 0; i < count; ++i) {
+    side.values[i] = num::delta_tf32(side.values[i]);
+    const std::uint32_t size = num::bit_cast<std::uint32_t>(side.values[i]) & 0x7FFFFFFFu;
+    others |= size - 1 < 0xFFFFu ? 1u : 0u;
+  }
+  side.finish();
+  side.ordinary = side.ordinary && others == 0;
 }
 
 template <int G, int F, int Rows>
@@ -69,8 +78,6 @@ __attribute__((noinline)) void mma(const Left& a, const Right& b, int begin, int
 }
 constexpr auto mma_bf16 = mma<kBf16.group, kBf16.fraction_bits>;
 constexpr auto mma_tf32 = mma<kTf32.group, kTf32.fraction_bits>;
-
-NIBBLE_INLINE F32x16 decay(F32x16 x) { return where_less(x, set1(-80.0f), zero(), exp(x)); }
 
 void clear(float* values, int count) {
   std::memset(values, 0, static_cast<std::size_t>(count) * sizeof(float));
@@ -161,10 +168,10 @@ void Chunk::prepare_gates() {
   }
   for (int i = 0; i < kTile; i += kLanes) {
     const F32x16 g = load(sums_ + i);
-    store(grown_ + i, decay(g));
-    store(rest_ + i, decay(sub(set1(sum), g)));
+    store(grown_ + i, exp(g));
+    store(rest_ + i, exp(sub(set1(sum), g)));
   }
-  last_ = num::delta_decay(sum);
+  last_ = num::exp(sum);
 }
 
 void Chunk::prepare_keys() {
@@ -206,7 +213,7 @@ void Chunk::prepare_products() {
     const F32x16 sums = load(sums_ + j0);
     for (int i = 0; i < j0; ++i) store(m_.values + i * kTile + j0, zero());
     for (int i = j0; i < kTile; ++i) {
-      const F32x16 d = decay(sub(set1(sums_[i]), sums));
+      const F32x16 d = exp(sub(set1(sums_[i]), sums));
       float* const l = z + i * kPanel;
       store(l, first_of(mul(mul(set1(beta_[i]), load(l)), d), i - j0, zero()));
       store(m_.values + i * kTile + j0, first_of(mul(load(p_ + i * kPanel), d), i - j0 + 1, zero()));
@@ -260,9 +267,8 @@ void Chunk::round_factors() {
       store(a_.values + i * kTile + j0, first_of(a, i - j0 + 1, zero()));
     }
   }
-  round_to_tf32(a_.values, kTile * kTile);
   rounding_kernels().bf16(m_.values, kTile * kTile);
-  a_.finish();
+  finish_tf32(a_, kTile * kTile);
   m_.finish();
 }
 
@@ -274,18 +280,16 @@ void Chunk::panel(int p) {
   state_.round_to_bf16();
   clear(p_, kTile * kPanel);
   clear(q_, kTile * kPanel);
-  mma_bf16(keys_, state_, 0, rows, p_);
+  mma_bf16(keys_, state_, 0, kTile, p_);
   mma_bf16(queries_, state_, 0, rows, q_);
 
-  for (int i = 0; i < rows; ++i) {
-    const F32x16 value = load_part(t.v + (row + i) * t.qkv_stride + at, t.columns - at);
+  for (int i = 0; i < kTile; ++i) {
+    const F32x16 value = i < rows ? load_part(t.v + (row + i) * t.qkv_stride + at, t.columns - at) : zero();
     const F32x16 grown = set1(grown_[i]);
     store(r_.values + i * kPanel, fma(negative(grown), load(p_ + i * kPanel), value));
     store(q_ + i * kPanel, mul(grown, load(q_ + i * kPanel)));
   }
-  clear(r_.values + rows * kPanel, (kTile - rows) * kPanel);
-  round_to_tf32(r_.values, kTile * kPanel);
-  r_.finish();
+  finish_tf32(r_, kTile * kPanel);
   float* const u = p_;
   clear(u, kTile * kPanel);
   mma_tf32(a_, r_, 0, kTile, u);

@@ -15,7 +15,7 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int kColumns = 64, kConsumers = 128, kThreads = kConsumers + 32;
+constexpr int kColumns = 64, kConsumers = 128, kThreads = kConsumers + 64;
 constexpr int kValueBytes = kDeltaChunk * kColumns * 2, kStages = 3;
 constexpr int kOutputRow = 32, kStagedOutput = 4 * kDeltaChunk * kOutputRow;  // a warp's 16 columns
 
@@ -26,7 +26,7 @@ struct Stage {
   static constexpr int kKeysAt = kRecordRoom, kQueriesAt = kKeysAt + Tile::kBytes, kValuesAt = kQueriesAt + Tile::kBytes;
   static constexpr int kBytes = kValuesAt + kValueBytes;
   static constexpr int kFilled = kRecordBytes + 2 * Tile::kBytes + kValueBytes;
-  static constexpr int kSharedBytes = 1024 + kStages * kBytes + kStagedOutput + 2 * kStages * 8;
+  static constexpr int kSharedBytes = 1024 + kStages * kBytes + kStagedOutput + 2 * (kStages + 1) * 8;
   static_assert(kBytes % 1024 == 0 && kSharedBytes <= 227 * 1024);
 };
 
@@ -95,13 +95,15 @@ struct Consumer {
     });
   }
 
-  // Keys of rows that are not the range's.
-  __device__ __forceinline__ void clear_keys(std::uint32_t stage, int rows) {
-    constexpr int kEights = KeyDim / 8;
-    std::byte* const keys = memory + (stage - start) + S::kKeysAt;
-    consumers_meet();  // P of all warps has been made of them
-    for (int i = rows * kEights + static_cast<int>(threadIdx.x); i < kDeltaChunk * kEights; i += kConsumers) {
-      *reinterpret_cast<uint4*>(keys + Tile::at(i / kEights, i % kEights)) = make_uint4(0, 0, 0, 0);
+  // Keys and values of rows that are not the range's.
+  __device__ __forceinline__ void clear_rows(std::uint32_t stage, int rows) {
+    constexpr int kEights = KeyDim / 8, kValueEights = kColumns / 8, kAll = kEights + kValueEights;
+    std::byte* const at = memory + (stage - start);
+    for (int i = rows * kAll + static_cast<int>(threadIdx.x); i < kDeltaChunk * kAll; i += kConsumers) {
+      const int row = i / kAll, eight = i % kAll;
+      std::byte* const to = eight < kEights ? at + S::kKeysAt + Tile::at(row, eight)
+                                            : at + S::kValuesAt + row * 128 + ((eight - kEights) ^ (row & 7)) * 16;
+      *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
     }
     fence_shared_writes();
     consumers_meet();
@@ -127,8 +129,7 @@ struct Consumer {
     wgmma_commit();
   }
   // From P and Q to U; nothing is on its way then.
-  template <class F>
-  __device__ __forceinline__ void make_u(std::uint32_t stage, const ChunkRows& rows, F meanwhile) {
+  __device__ __forceinline__ void make_u(std::uint32_t stage) {
     const std::uint32_t values = stage + S::kValuesAt;
     const float* const grown = reinterpret_cast<const float*>(memory + (stage - start) + kDecaysAt);
     const float* const rest = grown + kDeltaChunk;
@@ -149,8 +150,6 @@ struct Consumer {
       past[4 * m + 2] = to_tf32(num::fma(-decay.x, past[4 * m + 2], low_of(high)));
       past[4 * m + 3] = to_tf32(num::fma(-decay.y, past[4 * m + 3], high_of(high)));
     }
-#pragma unroll
-    for (int i = 0; i < 32; ++i) past[i] = i / 4 * 8 + lane % 4 * 2 + i % 2 < rows.rows ? past[i] : 0.0f;
     settle(past);
     float u[32];
     zero(u);
@@ -163,8 +162,6 @@ struct Consumer {
       wgmma_tf32(u, a, tile_of<128>(stage + static_cast<std::uint32_t>(m / 4 * kHalfOfA + m % 4 * 32)));
     }
     wgmma_commit();
-    if (rows.rows < kDeltaChunk) clear_keys(stage, rows.rows);
-    meanwhile();
     const float last = grown[kDeltaChunk - 1];
 #pragma unroll
     for (int i = 0; i < KeyDim / 2; ++i) s[i] = num::mul(last, s[i]);
@@ -194,8 +191,8 @@ struct Consumer {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       fragment_of(u, n, decayed[n]);
-      settle(plain[n]);
       settle(decayed[n]);
+      settle(plain[n]);
     }
   }
   // S with the chunk in it, its fragments and o.
@@ -229,27 +226,36 @@ struct Consumer {
   }
 
   // A warp's 16 columns of the chunk's rows, through its own part of shared memory.
-  __device__ __forceinline__ void stage_output(std::byte* staged) const {
-    __syncwarp();  // what lay there was stored
+  __device__ __forceinline__ void stage_output(std::byte* staged, Barrier full) const {
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
       const int token = m * 16 + lane / 16 * 8 + lane % 8, eight = lane / 8 % 2;
       store_transposed(shared_address(staged) + static_cast<std::uint32_t>(token * kOutputRow + eight * 16),
                        make_uint4(output[m][0], output[m][1], output[m][2], output[m][3]));
     }
-  }
-  __device__ __forceinline__ void store_output(const ChunkRows& rows, const std::byte* staged) const {
-    __syncwarp();
-    const int column = first + warp * 16 + lane % 2 * 8, rows_here = column < p.state.shape.value_dim ? rows.rows : 0;
-    Bf16* y = p.y.row(r.first_row + rows.first + lane / 2) + std::int64_t{head} * p.state.shape.value_dim + column;
-#pragma unroll
-    for (int i = 0; i < 4; ++i, y += 16 * p.y.stride) {
-      const int row = i * 16 + lane / 2;
-      const uint4 eight = *reinterpret_cast<const uint4*>(staged + row * kOutputRow + lane % 2 * 16);
-      if (row < rows_here) *reinterpret_cast<uint4*>(y) = eight;
-    }
+    full.arrive();
   }
 };
+
+// A warp's work: o of each chunk, from where the consumers left it. What they leave first is nothing.
+__device__ __forceinline__ void store_outputs(const DeltaUnitsParams& p, const RangeView& r, int chunks, int head, int first,
+                                              const std::byte* staged, Barrier full, Barrier empty, int lane) {
+  const int column = first + lane % 8 * 8;
+  const std::byte* const from = staged + lane % 8 / 2 * (kStagedOutput / 4) + lane % 2 * 16;
+#pragma unroll 1
+  for (int turn = 0; turn <= chunks; ++turn) {
+    const ChunkRows rows = turn == 0 ? ChunkRows{0, 0} : chunk_of(r, turn - 1);
+    const int here = column < p.state.shape.value_dim ? rows.rows : 0;
+    Bf16* y = p.y.row(r.first_row + rows.first + lane / 8) + std::int64_t{head} * p.state.shape.value_dim + column;
+    full.wait(static_cast<std::uint32_t>(turn) & 1);
+#pragma unroll 4
+    for (int row = lane / 8; row < kDeltaChunk; row += 4, y += 4 * p.y.stride) {
+      const uint4 eight = *reinterpret_cast<const uint4*>(from + row * kOutputRow);
+      if (row < here) *reinterpret_cast<uint4*>(y) = eight;
+    }
+    empty.arrive();
+  }
+}
 
 template <int KeyDim>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -267,15 +273,23 @@ __global__ void __launch_bounds__(kThreads, 1)
   const std::uint32_t start = (shared_address(memory) + 1023) / 1024 * 1024;
   std::byte* const base = memory + (start - shared_address(memory));
   Ring ring{start + static_cast<std::uint32_t>(kStages * S::kBytes + kStagedOutput)};
+  std::byte* const staged = base + kStages * S::kBytes;
+  const Barrier staged_full{ring.barriers + 2 * kStages * 8}, staged_empty{ring.barriers + 2 * kStages * 8 + 8};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       Barrier{ring.barriers + static_cast<std::uint32_t>(i) * 8}.init(1);
       Barrier{ring.barriers + static_cast<std::uint32_t>(kStages + i) * 8}.init(kConsumers);
     }
+    staged_full.init(kConsumers);
+    staged_empty.init(32);
     fence_barriers();
   }
   __syncthreads();
   const int chunks = chunks_of(r);
+  if (warp > kConsumers / 32) {
+    store_outputs(p, r, chunks, head, first, staged, staged_full, staged_empty, lane);
+    return;
+  }
   if (warp == kConsumers / 32) {
     if (lane != 0) return;
     const std::int64_t record = first_record(r, index);
@@ -297,23 +311,24 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   Consumer<KeyDim> consumer{p, r, head, first, base, start, warp, lane, {}, {}, {}, {}, {}, {}, {}};
   consumer.load_state();
-  std::byte* const staged = base + kStages * S::kBytes + warp * (kStagedOutput / 4);
   consumer.fragments_of_s();
-  ChunkRows before{0, 0};
+  std::byte* const own = staged + warp * (kStagedOutput / 4);
+  // In a turn: the chunk's P and Q, and meanwhile o of the one before goes where the storing warp finds it.
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c, ring.next()) {
     const ChunkRows rows = chunk_of(r, c);
     const std::uint32_t stage = start + static_cast<std::uint32_t>(ring.stage * S::kBytes);
     ring.full().wait(ring.parity);
+    if (rows.rows < kDeltaChunk) consumer.clear_rows(stage, rows.rows);
+    if (c > 0) staged_empty.wait(static_cast<std::uint32_t>(c - 1) & 1);
     consumer.begin(stage);
-    consumer.stage_output(staged);
-    consumer.make_u(stage, rows, [&] { consumer.store_output(before, staged); });
+    consumer.stage_output(own, staged_full);
+    consumer.make_u(stage);
     consumer.take_u(stage);
     ring.empty().arrive();
-    before = rows;
   }
-  consumer.stage_output(staged);
-  consumer.store_output(before, staged);
+  staged_empty.wait(static_cast<std::uint32_t>(chunks - 1) & 1);
+  consumer.stage_output(own, staged_full);
   consumer.store_state();
 }
 

@@ -1,10 +1,11 @@
 // delta_prepare.cu: A, M and the decays of every chunk and value head (delta_units.cuh)
-//   map    block = a chunk of a value head; warp w has rows 16 w .. 16 w + 15 of Z and W, then block (w, .) of X
-//   Z, W   fragments of k and q from shared memory, keys as B
+//   map    block = a chunk of a key head and up to four of its value heads, one after the other; warp w has rows 16 w ..
+//          16 w + 15 of Z and W, then block (w, .) of X
+//   Z, W   fragments of k and q from shared memory, keys as B; the value heads share them, in registers
 //   X      in shared memory over the keys, which nobody needs then; two rows by four, two or one columns a lane, so that
 //          few blocks far from the diagonal keep all warps busy
-//   cost   2 * 64 * 64 * key_dim on the matrix units, 65,536 fma for X, 2,080 exponentials -> latency of X, hidden by
-//          the other blocks of a multiprocessor; Z and W are computed again for each value head of a key head
+//   cost   2 * 64 * 64 * key_dim on the matrix units for a key head; 65,536 fma for X and 2,080 exponentials for a value
+//          head, 24.5 KiB written -> latency of X, hidden by the other blocks of a multiprocessor
 //   needs  sm_90a
 #include "backends/cuda/device/eights.cuh"
 #include "backends/cuda/ops/delta_units.cuh"
@@ -13,19 +14,20 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int kThreads = 128, kBlocks = 4;
+constexpr int kHeads = 4;  // of one key head in a block, at most; a warp adds up the gates of each
 constexpr int kStride = kDeltaChunk + 4;  // of L and X: float4 of neighbouring rows lie in different banks
-constexpr int kBlock = num::kDeltaBlock, kScratchStride = kBlock + 4;
+constexpr int kBlock = num::kDeltaBlock;
 
 template <int KeyDim>
 struct Layout {
   using Tile = KeyTile<KeyDim>;
   static constexpr int kSquare = kDeltaChunk * kStride * 4;
   static constexpr int kTiles = 2 * Tile::kBytes > kSquare ? 2 * Tile::kBytes : kSquare;  // keys, queries; then X
-  static constexpr int kLowerAt = kTiles, kScratchAt = kLowerAt + kSquare;
-  static constexpr int kSumsAt = kScratchAt + 4 * kBlock * kScratchStride * 4, kBetaAt = kSumsAt + kDeltaChunk * 4;
-  static constexpr int kBarrierAt = kBetaAt + kDeltaChunk * 4;
+  static constexpr int kLowerAt = kTiles;
+  static constexpr int kSumsAt = kLowerAt + kSquare, kBetaAt = kSumsAt + kHeads * kDeltaChunk * 4;
+  static constexpr int kBarrierAt = kBetaAt + kHeads * kDeltaChunk * 4;
   static constexpr int kBytes = 1024 + kBarrierAt + 8;
-  static_assert(kBytes * kBlocks <= (227 - kBlocks) * 1024);
+  static_assert((kBytes + 1024) * kBlocks <= 228 * 1024);
 };
 
 // The chunk that `slot` of the records is for; rows 0: none.
@@ -65,7 +67,7 @@ __device__ __forceinline__ void write(float* to, const float (&v)[N], float sign
 // sum[2][Cols] of rows `left` and the next, columns right[0] ..: chains over `count` of left[m] * right[m * stride].
 template <int Cols>
 __device__ __forceinline__ void extend(const float* left, const float* right, int stride, int count, float (&sum)[2][Cols]) {
-#pragma unroll 2
+#pragma unroll (Cols == 4 ? 1 : 2)
   for (int m = 0; m < count; m += 4) {
     float a[2][4], b[4][Cols];
     read<4>(left + m, a[0]);
@@ -104,17 +106,18 @@ __device__ __forceinline__ void invert_part(const float* lower, float* x, float*
   float sum[2][Cols] = {}, made[2][Cols] = {};
   extend<Cols>(lower + (row + i) * kStride + column, x + column * kStride + column + first + j, kStride, row - column, sum);
 #pragma unroll
-  for (int n = 0; n < 2; ++n) write<Cols>(y + (i + n) * kScratchStride + j, sum[n], 1.0f);
+  for (int n = 0; n < 2; ++n) write<Cols>(y + (i + n) * kStride + j, sum[n], 1.0f);
   __syncwarp();
-  extend<Cols>(x + (row + i) * kStride + row, y + j, kScratchStride, kBlock, made);
+  extend<Cols>(x + (row + i) * kStride + row, y + j, kStride, kBlock, made);
   __syncwarp();
 #pragma unroll
   for (int n = 0; n < 2; ++n) write<Cols>(x + (row + i + n) * kStride + column + first + j, made[n], -1.0f);
 }
 
-__device__ __forceinline__ void invert(const float* lower, float* x, float* scratch, int warp, int lane) {
+__device__ __forceinline__ void invert(const float* lower, float* x, int warp, int lane) {
   constexpr int kDown = kBlock * (kStride + 1);  // to the next block of the diagonal
-  float* const y = scratch + warp * kBlock * kScratchStride;
+  // Y: blocks of X above the diagonal, which nobody reads.
+  float* const y = x + (warp < 3 ? (warp + 1) * kBlock : kBlock * kStride + 3 * kBlock);
   invert_diagonal(lower + warp * kDown, x + warp * kDown, lane);
   __syncthreads();
   if (warp > 0) invert_part<4>(lower, x, y, warp * kBlock, (warp - 1) * kBlock, 0, lane);
@@ -127,7 +130,7 @@ __device__ __forceinline__ void invert(const float* lower, float* x, float* scra
 
 // 16 bytes of A: four even or four odd columns of eight.
 __device__ __forceinline__ void put_a(std::byte* record, const float* x, const float* beta) {
-#pragma unroll 2
+#pragma unroll 1
   for (int n = static_cast<int>(threadIdx.x); n < kDeltaChunk * 16; n += kThreads) {
     const int i = n / 16, eight = n % 16 / 2, odd = n % 2;
     float a[4];
@@ -161,25 +164,58 @@ __device__ __forceinline__ void products(std::uint32_t left, std::uint32_t keys,
   settle(to);
 }
 
+// L and M of a value head, of this thread's elements of Z and W.
+__device__ __forceinline__ void decay_products(const float (&z)[32], const float (&w)[32], const float* sums,
+                                               const float* beta, int rows, float* lower, std::byte* m_of, int warp, int lane) {
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = warp * 16 + lane / 4 + half * 8, j = n * 8 + lane % 4 * 2;
+      std::uint32_t* const m_at = reinterpret_cast<std::uint32_t*>(m_of + i * 128 + (n ^ (i & 7)) * 16 + lane % 4 * 4);
+      if (n > 2 * warp + 1) {  // above the diagonal
+        *m_at = 0;
+        continue;
+      }
+      const float g = sums[i], b = beta[i];
+      const float2 before = *reinterpret_cast<const float2*>(sums + j);
+      // Made without a branch for each; above the diagonal of no use.
+      float decays[2] = {num::exp(num::sub(g, before.x)), num::exp(num::sub(g, before.y))};
+      settle(decays);
+      float l[2], m[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const bool there = i < rows && j + e <= i;
+        const float of_l = num::mul(num::mul(b, z[4 * n + 2 * half + e]), decays[e]);
+        const float of_m = num::mul(w[4 * n + 2 * half + e], decays[e]);
+        l[e] = there && j + e < i ? of_l : 0.0f;
+        m[e] = there ? of_m : 0.0f;
+      }
+      *reinterpret_cast<float2*>(lower + i * kStride + j) = make_float2(l[0], l[1]);
+      *m_at = bf16_pair(m[0], m[1]);
+    }
+  }
+}
+
 template <int KeyDim>
 __global__ void __launch_bounds__(kThreads, kBlocks)
-    prepare(const __grid_constant__ CUtensorMap map, const DeltaUnitsParams p) {
+    prepare(const __grid_constant__ CUtensorMap map, const DeltaUnitsParams p, int parts) {
   using Tile = KeyTile<KeyDim>;
   using L = Layout<KeyDim>;
   extern __shared__ std::byte memory[];
   const Found found = find_chunk(*p.steps, p.section, static_cast<int>(blockIdx.x));
   if (found.range == nullptr) return;
-  const RangeView& r = *found.range;
   const DeltaShape& d = p.state.shape;
-  const int head = static_cast<int>(blockIdx.y), rows = found.chunk.rows;
-  const int first = r.first_row + found.chunk.first;
+  const int group = d.value_heads / d.key_heads, key_head = static_cast<int>(blockIdx.y) / parts;
+  const int first_head = static_cast<int>(blockIdx.y) % parts * kHeads, heads = min(kHeads, group - first_head);
+  const int rows = found.chunk.rows, first = found.range->first_row + found.chunk.first;
+  const int head = key_head * group + first_head;
   const int t = static_cast<int>(threadIdx.x), warp = t / 32, lane = t % 32;
   const std::uint32_t start = (shared_address(memory) + 1023) / 1024 * 1024;
   std::byte* const base = memory + (start - shared_address(memory));
   float* const x = reinterpret_cast<float*>(base);
   float* const lower = reinterpret_cast<float*>(base + L::kLowerAt);
-  float* const scratch = reinterpret_cast<float*>(base + L::kScratchAt);
-  float* const sums = reinterpret_cast<float*>(base + L::kSumsAt);
+  float* const sums = reinterpret_cast<float*>(base + L::kSumsAt);  // [kHeads, 64]
   float* const beta = reinterpret_cast<float*>(base + L::kBetaAt);
   const Barrier full{start + L::kBarrierAt};
   const std::uint32_t keys = start, queries = start + Tile::kBytes;
@@ -187,33 +223,34 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     full.init(1);
     fence_barriers();
     full.arrive_expecting(2 * Tile::kBytes);
-    const int column = key_head_of(d, head) * d.key_dim;
+    const int column = key_head * d.key_dim;
     Tile::copy(keys, &map, static_cast<int>(d.key_channels()) + column, first, full);
     Tile::copy(queries, &map, column, first, full);
   }
-  if (t < kDeltaChunk) {
-    const bool there = t < rows;
-    sums[t] = there ? p.g.row(first + t)[head] : 0.0f;
-    beta[t] = there ? p.beta.row(first + t)[head] : 0.0f;
+  for (int n = t; n < kHeads * kDeltaChunk; n += kThreads) {
+    const int i = n % kDeltaChunk, h = n / kDeltaChunk;
+    const bool there = i < rows && h < heads;
+    sums[n] = there ? p.g.row(first + i)[head + h] : 0.0f;
+    beta[n] = there ? p.beta.row(first + i)[head + h] : 0.0f;
   }
   __syncthreads();
-  if (t == 0) {
+  if (lane == 0) {
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kDeltaChunk; i += 4) {
       float g[4];
-      read<4>(sums + i, g);
+      read<4>(sums + warp * kDeltaChunk + i, g);
 #pragma unroll
       for (int n = 0; n < 4; ++n) g[n] = sum = num::add(sum, g[n]);
-      *reinterpret_cast<float4*>(sums + i) = make_float4(g[0], g[1], g[2], g[3]);
+      *reinterpret_cast<float4*>(sums + warp * kDeltaChunk + i) = make_float4(g[0], g[1], g[2], g[3]);
     }
   }
   __syncthreads();
-  std::byte* const record = p.record(blockIdx.x, head);
-  if (t < kDeltaChunk) {
-    float* const decays = reinterpret_cast<float*>(record + kDecaysAt);
-    decays[t] = num::delta_decay(sums[t]);
-    decays[kDeltaChunk + t] = num::delta_decay(num::sub(sums[kDeltaChunk - 1], sums[t]));
+  for (int n = t; n < heads * kDeltaChunk; n += kThreads) {
+    const int i = n % kDeltaChunk, h = n / kDeltaChunk;
+    float* const decays = reinterpret_cast<float*>(p.record(blockIdx.x, head + h) + kDecaysAt);
+    decays[i] = num::exp(sums[n]);
+    decays[kDeltaChunk + i] = num::exp(num::sub(sums[h * kDeltaChunk + kDeltaChunk - 1], sums[n]));
   }
   full.wait(0);
 
@@ -221,48 +258,27 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   float z[32] = {}, w[32] = {};
   products<KeyDim>(keys, keys, warp, lane, z);
   products<KeyDim>(queries, keys, warp, lane, w);
-  std::byte* const m_of = record + kABytes;
-#pragma unroll
-  for (int n = 0; n < 8; ++n) {
-    if (n > 2 * warp + 1) {  // above the diagonal
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int i = warp * 16 + lane / 4 + half * 8;
-        *reinterpret_cast<std::uint32_t*>(m_of + i * 128 + (n ^ (i & 7)) * 16 + lane % 4 * 4) = 0;
-      }
-      continue;
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int i = warp * 16 + lane / 4 + half * 8, j = n * 8 + lane % 4 * 2;
-      const float g = sums[i], b = beta[i];
-      float l[2], m[2];
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const bool there = i < rows && j + e <= i;
-        float decay = num::delta_decay(num::sub(g, sums[j + e]));  // above the diagonal of no use
-        asm volatile("" : "+f"(decay));  // made without a branch for each
-        const float of_l = num::mul(num::mul(b, z[4 * n + 2 * half + e]), decay);
-        const float of_m = num::mul(w[4 * n + 2 * half + e], decay);
-        l[e] = there && j + e < i ? of_l : 0.0f;
-        m[e] = there ? of_m : 0.0f;
-      }
-      *reinterpret_cast<float2*>(lower + i * kStride + j) = make_float2(l[0], l[1]);
-      *reinterpret_cast<std::uint32_t*>(m_of + i * 128 + (n ^ (i & 7)) * 16 + lane % 4 * 4) =
-          bf16_pair(m[0], m[1]);
-    }
+#pragma unroll 1
+  for (int h = 0; h < heads; ++h) {
+    std::byte* const record = p.record(blockIdx.x, head + h);
+    const float *const sums_h = sums + h * kDeltaChunk, *const beta_h = beta + h * kDeltaChunk;
+    int own = lane;  // addresses are made anew for each head: kept, they would cost registers that Z and W need
+    asm volatile("" : "+r"(own));
+    decay_products(z, w, sums_h, beta_h, rows, lower, record + kABytes, warp, own);
+    __syncthreads();  // X takes the place of keys and queries, or of the head before
+    invert(lower, x, warp, own);
+    put_a(record, x, beta_h);
   }
-  __syncthreads();  // X takes the place of keys and queries
-  invert(lower, x, scratch, warp, lane);
-  put_a(record, x, beta);
 }
 
 template <int KeyDim>
 void launch(const Launch& to, const CUtensorMap& map, const DeltaUnitsParams& p) {
+  const DeltaShape& d = p.state.shape;
   const auto records = static_cast<unsigned>(most_records(to.max_rows, to.max_ranges));
+  const int parts = (d.value_heads / d.key_heads + kHeads - 1) / kHeads;
   constexpr int kBytes = Layout<KeyDim>::kBytes;
   cudaFuncSetAttribute(prepare<KeyDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  prepare<KeyDim><<<dim3(records, static_cast<unsigned>(p.state.shape.value_heads)), kThreads, kBytes, to.stream>>>(map, p);
+  prepare<KeyDim><<<dim3(records, static_cast<unsigned>(d.key_heads * parts)), kThreads, kBytes, to.stream>>>(map, p, parts);
 }
 
 }  // namespace
