@@ -65,12 +65,12 @@ __device__ __forceinline__ void wgmma_tf32(float (&d)[32], const std::uint32_t (
 }
 
 // num::delta_tf32.
-__device__ __forceinline__ float to_tf32(float x) {
+__device__ __forceinline__ std::uint32_t tf32_bits(float x) {
   std::uint32_t bits = 0;
 #if defined(NIBBLE_SM90A)
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
 #endif
-  return __uint_as_float(bits);
+  return bits;
 }
 
 #undef NIBBLE_D

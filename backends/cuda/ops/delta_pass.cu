@@ -141,31 +141,32 @@ struct Consumer {
     }
     wgmma_wait<1>();
     settle(past);
-#pragma unroll
-    for (int m = 0; m < 8; ++m) {
-      const std::uint32_t low = m % 2 == 0 ? v[m / 2].x : v[m / 2].z, high = m % 2 == 0 ? v[m / 2].y : v[m / 2].w;
-      const float2 decay = pair_at(grown + 8 * m + lane % 4 * 2);
-      past[4 * m] = to_tf32(num::fma(-decay.x, past[4 * m], low_of(low)));
-      past[4 * m + 1] = to_tf32(num::fma(-decay.y, past[4 * m + 1], high_of(low)));
-      past[4 * m + 2] = to_tf32(num::fma(-decay.x, past[4 * m + 2], low_of(high)));
-      past[4 * m + 3] = to_tf32(num::fma(-decay.y, past[4 * m + 3], high_of(high)));
-    }
-    settle(past);
     float u[32];
+    std::uint32_t residual[8][4];  // R as fragments
     zero(u);
-    wgmma_fence();
 #pragma unroll
-    for (int m = 0; m < 8; ++m) {
-      const std::uint32_t a[4] = {num::bit_cast<std::uint32_t>(past[4 * m]), num::bit_cast<std::uint32_t>(past[4 * m + 2]),
-                                  num::bit_cast<std::uint32_t>(past[4 * m + 1]),
-                                  num::bit_cast<std::uint32_t>(past[4 * m + 3])};
-      wgmma_tf32(u, a, tile_of<128>(stage + static_cast<std::uint32_t>(m / 4 * kHalfOfA + m % 4 * 32)));
+    for (int half = 0; half < 2; ++half) {  // the second of R is made while the first is multiplied
+#pragma unroll
+      for (int m = 4 * half; m < 4 * half + 4; ++m) {
+        const std::uint32_t low = m % 2 == 0 ? v[m / 2].x : v[m / 2].z, high = m % 2 == 0 ? v[m / 2].y : v[m / 2].w;
+        const float2 decay = pair_at(grown + 8 * m + lane % 4 * 2);
+        residual[m][0] = tf32_bits(num::fma(-decay.x, past[4 * m], low_of(low)));
+        residual[m][2] = tf32_bits(num::fma(-decay.y, past[4 * m + 1], high_of(low)));
+        residual[m][1] = tf32_bits(num::fma(-decay.x, past[4 * m + 2], low_of(high)));
+        residual[m][3] = tf32_bits(num::fma(-decay.y, past[4 * m + 3], high_of(high)));
+        settle(residual[m]);
+      }
+      wgmma_fence();
+#pragma unroll
+      for (int m = 4 * half; m < 4 * half + 4; ++m) {
+        wgmma_tf32(u, residual[m], tile_of<128>(stage + static_cast<std::uint32_t>(half * kHalfOfA + m % 4 * 32)));
+      }
+      wgmma_commit();
     }
-    wgmma_commit();
     const float last = grown[kDeltaChunk - 1];
 #pragma unroll
     for (int i = 0; i < KeyDim / 2; ++i) s[i] = num::mul(last, s[i]);
-    wgmma_wait<1>();
+    wgmma_wait<2>();
     settle(answer);
 #pragma unroll
     for (int n = 0; n < Tile::kSteps; ++n) settle(of_s[n]);  // not used for anything else before
@@ -179,7 +180,8 @@ struct Consumer {
     settle(answer);
     wgmma_wait<0>();
     settle(u);
-    settle(past);
+#pragma unroll
+    for (int m = 0; m < 8; ++m) settle(residual[m]);
 #pragma unroll
     for (int n = 0; n < 4; ++n) fragment_of(u, n, plain[n]);
 #pragma unroll
@@ -293,6 +295,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warp == kConsumers / 32) {
     if (lane != 0) return;
     const std::int64_t record = first_record(r, index);
+    wait_for_launches_before();  // records; all else was there before delta_prepare began
     const int key = static_cast<int>(d.key_channels()) + key_head_of(d, head) * d.key_dim;
     const int query = key_head_of(d, head) * d.key_dim;
     const int value = 2 * static_cast<int>(d.key_channels()) + head * d.value_dim + first;
@@ -339,7 +342,17 @@ void launch(const Launch& to, const CUtensorMap& map, const CUtensorMap& values,
   cudaFuncSetAttribute(pass<KeyDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const dim3 grid(static_cast<unsigned>((d.value_dim + kColumns - 1) / kColumns), static_cast<unsigned>(d.value_heads),
                   static_cast<unsigned>(to.max_ranges));
-  pass<KeyDim><<<grid, kThreads, kBytes, to.stream>>>(map, values, p);
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t how{};
+  how.gridDim = grid;
+  how.blockDim = dim3(kThreads);
+  how.dynamicSmemBytes = kBytes;
+  how.stream = to.stream;
+  how.attrs = &early;
+  how.numAttrs = 1;
+  cudaLaunchKernelEx(&how, pass<KeyDim>, map, values, p);
 }
 
 }  // namespace

@@ -130,14 +130,14 @@ __device__ __forceinline__ void invert(const float* lower, float* x, int warp, i
 
 // 16 bytes of A: four even or four odd columns of eight.
 __device__ __forceinline__ void put_a(std::byte* record, const float* x, const float* beta) {
-#pragma unroll 1
+#pragma unroll 2
   for (int n = static_cast<int>(threadIdx.x); n < kDeltaChunk * 16; n += kThreads) {
     const int i = n / 16, eight = n % 16 / 2, odd = n % 2;
     float a[4];
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int j = eight * 8 + 2 * c + odd;
-      const float v = to_tf32(num::mul(x[i * kStride + j], beta[j]));
+      const float v = __uint_as_float(tf32_bits(num::mul(x[i * kStride + j], beta[j])));
       a[c] = j <= i ? v : 0.0f;  // what lies above was never written
     }
     const int chunk = (eight % 4 * 2 + odd) ^ (i & 7);
@@ -164,6 +164,12 @@ __device__ __forceinline__ void products(std::uint32_t left, std::uint32_t keys,
   settle(to);
 }
 
+// v where all bits are set, +0 where none is. A choice would become a branch around what v costs, and exponentials would
+// wait for one another.
+__device__ __forceinline__ float only_where(int bits, float v) {
+  return __int_as_float(bits & __float_as_int(v));
+}
+
 // L and M of a value head, of this thread's elements of Z and W.
 __device__ __forceinline__ void decay_products(const float (&z)[32], const float (&w)[32], const float* sums,
                                                const float* beta, int rows, float* lower, std::byte* m_of, int warp, int lane) {
@@ -179,17 +185,13 @@ __device__ __forceinline__ void decay_products(const float (&z)[32], const float
       }
       const float g = sums[i], b = beta[i];
       const float2 before = *reinterpret_cast<const float2*>(sums + j);
-      // Made without a branch for each; above the diagonal of no use.
-      float decays[2] = {num::exp(num::sub(g, before.x)), num::exp(num::sub(g, before.y))};
-      settle(decays);
+      const float decays[2] = {num::exp(num::sub(g, before.x)), num::exp(num::sub(g, before.y))};
       float l[2], m[2];
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const bool there = i < rows && j + e <= i;
-        const float of_l = num::mul(num::mul(b, z[4 * n + 2 * half + e]), decays[e]);
-        const float of_m = num::mul(w[4 * n + 2 * half + e], decays[e]);
-        l[e] = there && j + e < i ? of_l : 0.0f;
-        m[e] = there ? of_m : 0.0f;
+        const int there = (i - rows) >> 31;  // all bits or none
+        l[e] = only_where(there & (j + e - i) >> 31, num::mul(num::mul(b, z[4 * n + 2 * half + e]), decays[e]));
+        m[e] = only_where(there & (j + e - i - 1) >> 31, num::mul(w[4 * n + 2 * half + e], decays[e]));
       }
       *reinterpret_cast<float2*>(lower + i * kStride + j) = make_float2(l[0], l[1]);
       *m_at = bf16_pair(m[0], m[1]);
@@ -252,6 +254,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     decays[i] = num::exp(sums[n]);
     decays[kDeltaChunk + i] = num::exp(num::sub(sums[h * kDeltaChunk + kDeltaChunk - 1], sums[n]));
   }
+  let_next_launch_begin();
   full.wait(0);
 
   // Lane 4 g + p: rows 16 w + g and + 8, columns 8 n + 2 p and + 1.
