@@ -95,7 +95,8 @@ class DeltaWorld {
     typename DeltaOnCpu<E>::Step s = cpu_.begin(parts);
     const std::int64_t heads = cpu_.shape.value_heads, channels = cpu_.shape.channels(), rows = s.rows;
     const StepOnDevice on(batch_of(s.ranges), &cpu_.arena.cursors());
-    const cuda::Launch to = launch_of(on, rows, static_cast<std::int32_t>(s.ranges.size()));
+    cuda::Launch to = launch_of(on, rows, static_cast<std::int32_t>(s.ranges.size()));
+    to.multiprocessors = ++steps_ % 2 == 0 ? 0 : 1 << 20;  // of matrix units, kernels for few blocks and for many in turn
     // A class has room for its rows: the copy engine takes what lies behind the step's, which are NaN.
     DeviceMatrix<E> dx(encoded<E>(s.x), rows, channels, 3), dy(units_ ? to.max_rows : rows, channels, units_ ? 8 : 5),
         dout(rows, cpu_.shape.value_channels(), units_ ? 8 : 1);
@@ -158,6 +159,7 @@ class DeltaWorld {
   }
 
   const bool units_;
+  int steps_ = 0;
   DeltaOnCpu<E> cpu_;
   DeviceArray<float> s_;
   DeviceArray<E> conv_;
