@@ -252,6 +252,12 @@ __global__ void __launch_bounds__(kPassThreads, (PassRooms<KeyDim, Deep>::kBlock
   }
   if constexpr (!Deep) take_registers<R::kConsumerRegisters>();
   Consumer<KeyDim, Deep> consumer{p, r, head, first, base, rings, warp, lane, {}, {}, {}, {}, {}, {}, {}};
+  for (int i = static_cast<int>(threadIdx.x); i < R::kOtherChunks * kZerosOfA / 16; i += kPassConsumers) {
+    const int place = i / (kZerosOfA / 16), at = i % (kZerosOfA / 16) * 16;
+    *reinterpret_cast<uint4*>(base + R::kAAt + place * kAPlace + kHalfOfA + at) = make_uint4(0, 0, 0, 0);
+  }
+  fence_shared_writes();
+  consumers_meet();
   consumer.load_state();
   consumer.fragments_of_s();
   std::byte* const own = base + R::kOutputAt + warp * kOutputOfWarp;
@@ -302,7 +308,10 @@ void launch(const Launch& to, const CUtensorMap& map, const CUtensorMap& values,
   const DeltaShape& d = p.state.shape;
   const dim3 grid(static_cast<unsigned>((d.value_dim + kPassColumns - 1) / kPassColumns),
                   static_cast<unsigned>(d.value_heads), static_cast<unsigned>(to.max_ranges));
-  const bool deep = std::int64_t{grid.x} * grid.y * grid.z <= to.multiprocessors;
+  // Two blocks on a multiprocessor take five thirds of the time of one.
+  const std::int64_t blocks = std::int64_t{grid.x} * grid.y * grid.z, places = to.multiprocessors > 0 ? to.multiprocessors : 1;
+  const std::int64_t turns = (blocks + places - 1) / places, turns_of_two = (blocks + 2 * places - 1) / (2 * places);
+  const bool deep = 3 * turns <= 5 * turns_of_two;
   deep ? launch<KeyDim, true>(to, map, values, p, grid) : launch<KeyDim, false>(to, map, values, p, grid);
 }
 

@@ -131,8 +131,9 @@ __device__ __forceinline__ void invert(const float* lower, float* x, int warp, i
 // 16 bytes of A: four even or four odd columns of eight.
 __device__ __forceinline__ void put_a(std::byte* record, const float* x, const float* beta) {
 #pragma unroll 2
-  for (int n = static_cast<int>(threadIdx.x); n < kDeltaChunk * 16; n += kThreads) {
-    const int i = n / 16, eight = n % 16 / 2, odd = n % 2;
+  for (int n = static_cast<int>(threadIdx.x); n < kABytes / 16; n += kThreads) {
+    const bool left = n < kHalfOfA / 16;
+    const int i = n / 8 - (left ? 0 : kDeltaChunk / 2), eight = n % 8 / 2 + (left ? 0 : 4), odd = n % 2;
     float a[4];
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
@@ -141,7 +142,7 @@ __device__ __forceinline__ void put_a(std::byte* record, const float* x, const f
       a[c] = j <= i ? v : 0.0f;  // what lies above was never written
     }
     const int chunk = (eight % 4 * 2 + odd) ^ (i & 7);
-    *reinterpret_cast<float4*>(record + eight / 4 * kHalfOfA + i * 128 + chunk * 16) = make_float4(a[0], a[1], a[2], a[3]);
+    *reinterpret_cast<float4*>(record + n / 8 * 128 + chunk * 16) = make_float4(a[0], a[1], a[2], a[3]);
   }
 }
 

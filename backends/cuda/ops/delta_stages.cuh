@@ -13,6 +13,7 @@ namespace nibble::cuda {
 
 constexpr int kPassColumns = 64, kPassConsumers = 128, kPassThreads = kPassConsumers + 128;
 constexpr int kValueBytes = kDeltaChunk * kPassColumns * 2, kDecayBytes = 2 * kDeltaChunk * 4;
+constexpr int kAPlace = 2 * kHalfOfA, kZerosOfA = kAPlace - kABytes;  // columns 32 .. 63 of rows 0 .. 31: never copied
 constexpr int kOutputRow = 32, kOutputOfWarp = kDeltaChunk * kOutputRow;  // bytes
 
 template <int KeyDim, bool Deep>
@@ -21,14 +22,14 @@ struct PassRooms {
   static constexpr int kBlocks = Deep ? 1 : 2, kKeyChunks = Deep ? 3 : 2, kOtherChunks = Deep ? 3 : 1;
   static constexpr int kKeysAt = 0, kQueriesAt = kKeysAt + kKeyChunks * Tile::kBytes;
   static constexpr int kValuesAt = kQueriesAt + kKeyChunks * Tile::kBytes, kAAt = kValuesAt + kOtherChunks * kValueBytes;
-  static constexpr int kMAt = kAAt + kOtherChunks * kABytes, kOutputAt = kMAt + kOtherChunks * kMBytes;
+  static constexpr int kMAt = kAAt + kOtherChunks * kAPlace, kOutputAt = kMAt + kOtherChunks * kMBytes;
   static constexpr int kDecaysAt = kOutputAt + 4 * kOutputOfWarp, kBarriersAt = kDecaysAt + kKeyChunks * kDecayBytes;
   static constexpr int kBarriers = 2 * (kKeyChunks + 3 * kOtherChunks + 1);
   // Two blocks: warps that compute take the registers of those that do not.
   static constexpr int kServerRegisters = 40, kConsumerRegisters = 216;
   static_assert(Deep || registers_suffice(kPassThreads, kBlocks, kServerRegisters, kConsumerRegisters));
   static constexpr int kSharedBytes = 1024 + kBarriersAt + kBarriers * 8;
-  static_assert(Tile::kBytes % 1024 == 0 && (kSharedBytes + 1024) * kBlocks <= 228 * 1024);
+  static_assert(Tile::kBytes % 1024 == 0 && kABytes % 1024 == 0 && (kSharedBytes + 1024) * kBlocks <= 228 * 1024);
 };
 
 // One of the four. Both sides go through its places in turn.
@@ -73,7 +74,7 @@ struct PassRings {
   __device__ __forceinline__ std::uint32_t queries_at() const { return start + R::kQueriesAt + of(keys.place, R::Tile::kBytes); }
   __device__ __forceinline__ std::uint32_t decays_at() const { return start + R::kDecaysAt + of(keys.place, kDecayBytes); }
   __device__ __forceinline__ std::uint32_t values_at() const { return start + R::kValuesAt + of(values.place, kValueBytes); }
-  __device__ __forceinline__ std::uint32_t a_at() const { return start + R::kAAt + of(a.place, kABytes); }
+  __device__ __forceinline__ std::uint32_t a_at() const { return start + R::kAAt + of(a.place, kAPlace); }
   __device__ __forceinline__ std::uint32_t m_at() const { return start + R::kMAt + of(m.place, kMBytes); }
   __device__ __forceinline__ static std::uint32_t of(int place, int bytes) { return static_cast<std::uint32_t>(place * bytes); }
 };
@@ -115,7 +116,9 @@ struct PassLoader {
     if (chunk >= chunks) return;
     rings.a.wait_empty();
     rings.a.full().arrive_expecting(kABytes);
-    copy_bytes(rings.a_at(), p.record(records + chunk, head), kABytes, rings.a.full());
+    const std::byte* const from = p.record(records + chunk, head);
+    copy_bytes(rings.a_at(), from, kHalfOfA, rings.a.full());
+    copy_bytes(rings.a_at() + kHalfOfA + kZerosOfA, from + kHalfOfA, kABytes - kHalfOfA, rings.a.full());
     rings.a.next();
   }
   __device__ __forceinline__ void m(int chunk) {

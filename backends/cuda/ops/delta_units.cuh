@@ -2,8 +2,8 @@
 //   prepare   a block for each chunk and value head, all at once: A, M and the decays, which know nothing of S
 //   pass      a block for each sequence, value head and 64 of its columns, chunk after chunk
 //   record    what the first leaves to the second of a chunk and head: A and M as wgmma's B, swizzled (A: 32 columns of
-//             float32, then 32 more; in eights of columns the even ones first, as a lane's fragment of R has them), d(G_i)
-//             and d(G_last - G_i)
+//             float32, then 32 more of rows 32 to 63, those of the others being zero; in eights of columns the even ones
+//             first, as a lane's fragment of R has them), d(G_i) and d(G_last - G_i)
 #pragma once
 
 #include <cuda.h>
@@ -16,7 +16,7 @@
 namespace nibble::cuda {
 
 constexpr int kDeltaChunk = 64;
-constexpr int kHalfOfA = kDeltaChunk * 32 * 4, kABytes = 2 * kHalfOfA, kMBytes = kDeltaChunk * kDeltaChunk * 2;
+constexpr int kHalfOfA = kDeltaChunk * 32 * 4, kABytes = kHalfOfA + kHalfOfA / 2 /* in the record */, kMBytes = kDeltaChunk * kDeltaChunk * 2;
 constexpr int kDecaysAt = kABytes + kMBytes;  // of the record: grown, then rest
 constexpr int kRecordBytes = kDecaysAt + 2 * kDeltaChunk * 4;
 static_assert(kRecordBytes % 16 == 0);
