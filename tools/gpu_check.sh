@@ -164,6 +164,9 @@ for stage in $stages; do
         -n 32 -b 1,8 -d 0 -r 3 -o md --trace "$out/trace.json"
       step bench "packing behind norms and SwiGLU" "$nibble" bench ops --op pack --device cuda -t 1,8,64,2048 -o md
       step bench "experts" "$nibble" bench ops --op grouped --device cuda --formats nvfp4 -t 1,8,64,512,2048 -o md
+      step bench "gated delta rule" "$nibble" bench ops --op delta --device cuda -t 1,512,2048,8192,16384,32768 -o md
+      step bench "gated delta rule, sequences together" "$nibble" bench ops --op delta --device cuda -t 1,8192 \
+        --sequences 4,8 -o md
       step bench "linear, mode a8" "$nibble" bench ops --op linear --device cuda --formats a8 -t 8,1024,2048,4096 -o md
       step bench "gate, up and SwiGLU as one" "$nibble" bench ops --op gate-up --device cuda -t 1,8,64,2048 -o md
       step bench "linear beside cuBLAS" "$nibble" bench ops --op linear --device cuda -o md ;;

@@ -95,6 +95,8 @@ class Runner {
       r.slot = i;
       r.first_row = static_cast<std::int32_t>(i * rows);
       r.rows = static_cast<std::int32_t>(rows);
+      // A step of decoding takes the row before, so that S is read and written.
+      if (section == Section::decode) r.position = r.keep = r.pending = 1;
       std::memcpy(host.data() + sizeof view + static_cast<std::size_t>(i) * sizeof r, &r, sizeof r);
     }
     check(cudaMemcpyAsync(block.data(), host.data(), host.size(), cudaMemcpyHostToDevice, timer_.stream()), "sending a step");
