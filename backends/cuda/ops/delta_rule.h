@@ -1,4 +1,4 @@
-// delta_rule.h: the two forms of the gated delta rule; delta_rule() picks one by the section.
+// delta_rule.h: the forms of the gated delta rule; delta_rule() picks one by the section and where there are records.
 #pragma once
 
 #include "backends/cuda/ops/sequence.h"
@@ -7,6 +7,8 @@ namespace nibble::cuda {
 
 void delta_step(const Launch& to, const DeltaRuleArgs& args);    // decode, verify: row by row
 void delta_chunks(const Launch& to, const DeltaRuleArgs& args);  // prefill: chunks of 64
-void delta_units(const Launch& to, const DeltaRuleArgs& args);   // the same on matrix units, where there are records
+void delta_units(const Launch& to, const DeltaRuleArgs& args);   // as core/numerics/delta_order.h has them
+// The same bits as delta_units() on any card: what it launches where matrix units do not serve. Needs no records.
+void delta_units_plain(const Launch& to, const DeltaRuleArgs& args);
 
 }  // namespace nibble::cuda

@@ -1,9 +1,23 @@
-// delta_units.cu: prefill rows of the delta rule on matrix units: what the copy engine needs, and both launches.
+// delta_units.cu: prefill rows of the delta rule as matrix units compute them: whether those serve, what the copy engine
+// needs, and both launches.
+#include <string>
+
 #include "backends/cuda/ops/delta_units.cuh"
+#include "backends/cuda/ops/linear_schedule.cuh"
 #include "backends/cuda/tensor_map.h"
 #include "nibble/error.h"
 
 namespace nibble::cuda {
+namespace {
+
+// Why the kernels of sm_90a do not serve; null: they do.
+const char* refuse_wgmma() {
+  if (!has_wgmma()) return "the card runs no code for sm_90a";
+  if (!has_tensor_maps()) return "the driver makes no tensor maps";
+  return nullptr;
+}
+
+}  // namespace
 
 bool delta_on_units(ArchPath path, const DeltaShape& shape) { return path == ArchPath::sm90 && num::delta_on_units(shape); }
 
@@ -11,13 +25,17 @@ std::uint64_t delta_records_bytes(const DeltaShape& shape, std::int64_t rows, st
   return static_cast<std::uint64_t>(most_records(rows, ranges) * shape.value_heads) * kRecordBytes;
 }
 
-const char* delta_rule_kernel(const DeltaRuleArgs& a) {
-  return a.section != Section::prefill ? "generic" : a.records == nullptr ? "chunks" : "chunks, wgmma.m64k16";
+std::string delta_rule_kernel(const DeltaRuleArgs& a) {
+  if (a.section != Section::prefill) return "generic";
+  if (a.records == nullptr) return "chunks";
+  const char* const why = refuse_wgmma();
+  return why == nullptr ? "chunks, wgmma.m64k16" : std::string("chunks, fused sums in software: ") + why;
 }
 
 void delta_units(const Launch& to, const DeltaRuleArgs& a) {
   const DeltaShape& d = a.state.shape;
   if (to.max_ranges <= 0 || to.max_rows <= 0) return;
+  if (refuse_wgmma() != nullptr) return delta_units_plain(to, a);
   const auto fits = [](const View& v) {
     return v.dtype == DType::bf16 && v.stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(v.data) % 16 == 0;
   };

@@ -2,6 +2,8 @@
 // work for the ranges of one section (rope: of all); an empty section costs blocks that return at once.
 #pragma once
 
+#include <string>
+
 #include "backends/cuda/arch_path.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/state_view.h"
@@ -37,8 +39,8 @@ struct DeltaRuleArgs {
 bool delta_on_units(ArchPath path, const DeltaShape& shape);
 // Of an op of a class of so many rows and ranges.
 std::uint64_t delta_records_bytes(const DeltaShape& shape, std::int64_t rows, std::int32_t ranges);
-// Which kernels of the prefill rows serve, for StepStats.
-const char* delta_rule_kernel(const DeltaRuleArgs& args);
+// Which kernels serve, of prefill rows as profile sm90 has them with why matrix units do not; for StepStats.
+std::string delta_rule_kernel(const DeltaRuleArgs& args);
 void delta_rule(const Launch& to, const DeltaRuleArgs& args);
 
 struct QkNormRopeArgs {
