@@ -1,4 +1,6 @@
 // sequence_test.cu: the CUDA ops that touch a sequence against the CPU's, by bytes.
+#include "backends/cuda/ops/delta_rule.h"
+#include "backends/cuda/ops/linear_schedule.cuh"
 #include "tests/cases/sequence_cases.h"
 #include "tests/cuda/sequence_worlds.h"
 
@@ -63,12 +65,49 @@ INSTANTIATE_TEST_SUITE_P(All, DeltaUnits, testing::ValuesIn(params_of_units()), 
   return kDeltaUnits[info.param.shape].name + param_text(info.param);
 });
 
+// The same without matrix units, whose sums take long: few rows.
+class DeltaUnitsPlain : public DeltaUnits {};
+std::vector<Param> params_of_plain() {
+  std::vector<Param> all;
+  for (int s = 0; s < static_cast<int>(std::size(kDeltaUnits)); ++s) {
+    for (const std::int32_t rows : {1, 17, 64, 65, 130}) all.push_back({s, rows, true});
+  }
+  return all;
+}
+
+TEST_P(DeltaUnitsPlain, SequenceEqualsCpu) {
+  const DeltaCase& c = kDeltaUnits[GetParam().shape];
+  DeltaWorld<std::uint16_t> w(c.shape, 2, c.records, true, cuda::delta_units_plain);
+  delta_sequence(w, c.records, GetParam().rows);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeltaUnitsPlain, testing::ValuesIn(params_of_plain()), [](const auto& info) {
+  return kDeltaUnits[info.param.shape].name + param_text(info.param);
+});
+
 TEST(DeltaUnitsTogether, RaggedBatches) {
   NIBBLE_NEEDS_DEVICE();
   for (const DeltaCase& c : kDeltaUnits) {
-    DeltaWorld<std::uint16_t> w(c.shape, 6, c.records, true);
-    delta_ragged(w);
+    for (const auto prefill : {cuda::delta_rule, cuda::delta_units_plain}) {
+      DeltaWorld<std::uint16_t> w(c.shape, 6, c.records, true, prefill);
+      delta_ragged(w);
+    }
   }
+}
+
+// What StepStats shows; on a card without code of sm_90a also why.
+TEST(DeltaUnitsTogether, KernelIsNamed) {
+  NIBBLE_NEEDS_DEVICE();
+  cuda::DeltaRuleArgs args{};
+  args.section = Section::prefill;
+  EXPECT_EQ(cuda::delta_rule_kernel(args), "chunks");
+  std::byte record{};
+  args.records = &record;
+  EXPECT_EQ(cuda::delta_rule_kernel(args), cuda::has_wgmma()
+                                               ? "chunks, wgmma.m64k16"
+                                               : "chunks, fused sums in software: the card runs no code for sm_90a");
+  args.section = Section::decode;
+  EXPECT_EQ(cuda::delta_rule_kernel(args), "generic");
 }
 
 class Attention : public testing::TestWithParam<Param> {

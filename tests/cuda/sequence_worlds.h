@@ -57,9 +57,13 @@ inline cuda::Launch launch_of(const StepOnDevice& step, std::int64_t rows, std::
 template <class E>
 class DeltaWorld {
  public:
-  // `units`: prefill rows as core/numerics/delta_order.h has them.
-  DeltaWorld(const DeltaShape& shape, std::int32_t slots, std::int32_t records, bool units = false)
+  using Rule = void (*)(const cuda::Launch&, const cuda::DeltaRuleArgs&);
+  // `units`: prefill rows as core/numerics/delta_order.h has them. `prefill` computes them.
+  DeltaWorld(const DeltaShape& shape, std::int32_t slots, std::int32_t records, bool units = false,
+             Rule prefill = cuda::delta_rule)
       : units_(units),
+        in_eights_(units && prefill == cuda::delta_rule),
+        prefill_(prefill),
         cpu_(shape, slots, records, units),
         s_(at(slots * shape.value_channels() * shape.key_dim)),
         conv_(at(slots * (shape.conv_kernel - 1 + records) * shape.channels())),
@@ -98,8 +102,8 @@ class DeltaWorld {
     cuda::Launch to = launch_of(on, rows, static_cast<std::int32_t>(s.ranges.size()));
     to.multiprocessors = ++steps_ % 2 == 0 ? 0 : 1 << 20;  // of matrix units, kernels for few blocks and for many in turn
     // A class has room for its rows: the copy engine takes what lies behind the step's, which are NaN.
-    DeviceMatrix<E> dx(encoded<E>(s.x), rows, channels, 3), dy(units_ ? to.max_rows : rows, channels, units_ ? 8 : 5),
-        dout(rows, cpu_.shape.value_channels(), units_ ? 8 : 1);
+    DeviceMatrix<E> dx(encoded<E>(s.x), rows, channels, 3), dy(units_ ? to.max_rows : rows, channels, in_eights_ ? 8 : 5),
+        dout(rows, cpu_.shape.value_channels(), in_eights_ ? 8 : 1);
     DeviceMatrix<float> da(s.a, rows, heads, 2), db(s.b, rows, heads), dg(rows, heads, 3), dbeta(rows, heads, 1);
     for (const Section part : kSections) {
       cuda::delta_conv(to, {dx.view(), taps_.data(), view(), part, dy.view()});
@@ -115,7 +119,8 @@ class DeltaWorld {
     DeviceArray<std::byte> left(
         units_ ? at(static_cast<std::int64_t>(cuda::delta_records_bytes(cpu_.shape, to.max_rows, to.max_ranges))) : 0);
     for (const Section part : kSections) {
-      cuda::delta_rule(to, {dy.view(), dg.view(), dbeta.view(), view(), part, dout.view(), units_ ? left.data() : nullptr});
+      const Rule rule = part == Section::prefill ? prefill_ : cuda::delta_rule;
+      rule(to, {dy.view(), dg.view(), dbeta.view(), view(), part, dout.view(), units_ ? left.data() : nullptr});
     }
     finish_device();
     cpu_.rule(s);
@@ -158,7 +163,8 @@ class DeltaWorld {
     expect_bytes(got, want, where);
   }
 
-  const bool units_;
+  const bool units_, in_eights_;  // rows at multiples of 16 bytes, as the copy engine wants them
+  const Rule prefill_;
   int steps_ = 0;
   DeltaOnCpu<E> cpu_;
   DeviceArray<float> s_;
