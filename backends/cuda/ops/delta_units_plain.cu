@@ -1,7 +1,7 @@
-// delta_units_plain.cu: what delta_prepare.cu and delta_pass.cu compute, without matrix units: for cards that took no code
-// of sm_90a. Each fused sum is made by the exact model (core/numerics/fused_dot.h)
-//   map   block = 16 columns of a value head of a range, chunks one after the other; operands pass through shared memory
-//         as float32, 16 of key_dim at a time. S stays in global memory, each element one thread's
+// delta_units_plain.cu: what delta_prepare.cu and delta_pass.cu compute, without matrix units, for cards that run no code
+// for sm_90a. Each fused sum is made by the exact model (core/numerics/fused_dot.h)
+//   map   block = 16 columns of a value head of a range, chunks one after the other; operands pass through shared
+//         memory as float32, 16 of key_dim at a time. S stays in global memory, each element one thread's
 //   sums  core/numerics/delta_order.h                                      parity: mirrored
 //   cost  70,000 fused sums a chunk and block at key_dim 128, half of them of keys and queries alone, which each block
 //         makes again -> arithmetic bound, by far
@@ -271,7 +271,8 @@ void delta_units_plain(const Launch& to, const DeltaRuleArgs& a) {
   const DeltaShape& d = a.state.shape;
   if (!num::delta_on_units(d) || a.qkv.dtype != DType::bf16 || a.y.dtype != DType::bf16) {
     throw Error(ErrorCode::internal,
-                "[cuda] delta rule, fused sums in software: expected key_dim 32 or 128, values in eights, and rows of bf16");
+                "[cuda] delta rule, fused sums in software: expected key_dim 32 or 128, values in eights, and rows of "
+                "bf16");
   }
   if (to.max_ranges <= 0 || to.max_rows <= 0) return;
   const dim3 grid(static_cast<unsigned>((d.value_dim + kColumns - 1) / kColumns),
