@@ -123,7 +123,7 @@ class Binder : private BinderViews {
                              delta_on_units(l_.path, a.shape) ? l_.workspace.delta : nullptr};
     output_ = args.y;
     section_ = &a.section;
-    if (a.section == Section::prefill) serves_.second = delta_rule_kernel(args);
+    serves_.second = delta_rule_kernel(args);
     return [args](const Launch& to) { delta_rule(to, args); };
   }
   Call call(const GatedRmsNorm& a) {

@@ -108,6 +108,8 @@ TEST(DeltaUnitsTogether, KernelIsNamed) {
                                                : "chunks, fused sums in software: the card runs no code for sm_90a");
   args.section = Section::decode;
   EXPECT_EQ(cuda::delta_rule_kernel(args), "generic");
+  args.state.shape = {1, 1, 128, 128, 4};
+  EXPECT_EQ(cuda::delta_rule_kernel(args), "columns in registers");
 }
 
 class Attention : public testing::TestWithParam<Param> {

@@ -186,7 +186,7 @@ __global__ void step_rows(const StepView* steps, TypedRows<T> qkv, TypedRows<flo
 void delta_step(const Launch& to, const DeltaRuleArgs& a) {
   const DeltaShape& d = a.state.shape;
   if (to.max_ranges <= 0) return;
-  if (d.key_dim == 32 || d.key_dim == 128) {
+  if (delta_in_registers(d)) {
     const dim3 grid(static_cast<unsigned>((d.value_dim + 15) / 16), static_cast<unsigned>(d.value_heads),
                     static_cast<unsigned>(to.max_ranges));
     with_type(a.qkv.dtype, [&]<class T>(T*) {

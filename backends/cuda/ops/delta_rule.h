@@ -6,6 +6,8 @@
 namespace nibble::cuda {
 
 void delta_step(const Launch& to, const DeltaRuleArgs& args);    // decode, verify: row by row
+// Whether a column's state stays in registers there.
+constexpr bool delta_in_registers(const DeltaShape& d) { return d.key_dim == 32 || d.key_dim == 128; }
 void delta_chunks(const Launch& to, const DeltaRuleArgs& args);  // prefill: chunks of 64
 void delta_units(const Launch& to, const DeltaRuleArgs& args);   // as core/numerics/delta_order.h has them
 // The same bits as delta_units() on any card: what it launches where matrix units do not serve. Needs no records.

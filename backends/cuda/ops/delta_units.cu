@@ -26,7 +26,7 @@ std::uint64_t delta_records_bytes(const DeltaShape& shape, std::int64_t rows, st
 }
 
 std::string delta_rule_kernel(const DeltaRuleArgs& a) {
-  if (a.section != Section::prefill) return "generic";
+  if (a.section != Section::prefill) return delta_in_registers(a.state.shape) ? "columns in registers" : "generic";
   if (a.records == nullptr) return "chunks";
   const char* const why = refuse_wgmma();
   return why == nullptr ? "chunks, wgmma.m64k16" : std::string("chunks, fused sums in software: ") + why;
@@ -41,7 +41,8 @@ void delta_units(const Launch& to, const DeltaRuleArgs& a) {
   };
   if (!num::delta_on_units(d) || !fits(a.qkv) || !fits(a.y)) {
     throw Error(ErrorCode::internal,
-                "[cuda] delta rule on matrix units: expected key_dim 32 or 128, values in eights, and rows of bf16 at multiples of 16 bytes");
+                "[cuda] delta rule on matrix units: expected key_dim 32 or 128, values in eights, and "
+                "rows of bf16 at multiples of 16 bytes");
   }
   const auto map_of = [&](int cols) {
     return tensor_map({CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, a.qkv.data, d.channels(), to.max_rows, a.qkv.stride * 2, cols,
