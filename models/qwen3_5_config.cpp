@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/checkpoint/tensor_info.h"
+#include "core/ops/expert_limits.h"
 #include "models/model_type.h"
 #include "nibble/error.h"
 
@@ -11,12 +12,7 @@ namespace nibble {
 namespace {
 
 // Upper ends are far above any model and keep every product of two sizes inside 64 bits.
-constexpr std::int64_t kMostHeads = 4096, kMostDim = 65536;
-
-[[noreturn]] void unsupported(const JsonView& at, const char* key, const std::string& what) {
-  const char* joint = at.path().find(": ") == std::string::npos ? ": " : ".";
-  throw Error(ErrorCode::unsupported, at.path() + joint + key + ": " + what);
-}
+constexpr std::int64_t kMostHeads = 4096, kMostDim = 65536, kMostIntermediate = 1 << 22;
 
 // A value of a hostile file: short enough for an error.
 std::string found_text(const Json& v) {
@@ -27,7 +23,6 @@ std::string found_text(const Json& v) {
 void read_sizes(const JsonView& t, Qwen3_5Config& c) {
   c.vocab = t.integer("vocab_size", 1, 1 << 24);
   c.hidden = t.integer("hidden_size", 1, 1 << 20);
-  c.intermediate = t.integer("intermediate_size", 1, 1 << 22);
   c.layers = t.integer("num_hidden_layers", 1, 10'000);
   c.heads = t.integer("num_attention_heads", 1, kMostHeads);
   c.kv_heads = t.integer("num_key_value_heads", 1, kMostHeads);
@@ -56,13 +51,13 @@ void read_rope(const JsonView& t, Qwen3_5Config& c) {
   const bool nested = t.has("rope_parameters");
   const JsonView rope = nested ? t.object("rope_parameters") : t;
   if (!nested && t.has("rope_scaling")) {
-    unsupported(t, "rope_scaling", "expected null or rope_parameters of rope_type default");
+    unsupported_key(t, "rope_scaling", "expected null or rope_parameters of rope_type default");
   }
   if (!nested && !t.has("rope_theta"))
     t.fail("rope_parameters", "missing, and no rope_theta either");
   if (const std::string type = nested ? rope.string_or("rope_type", "default") : "default";
       type != "default") {
-    unsupported(rope, "rope_type", "expected default, found " + show_name(type));
+    unsupported_key(rope, "rope_type", "expected default, found " + show_name(type));
   }
   const JsonView& theta = rope.has("rope_theta") || !t.has("rope_theta") ? rope : t;
   c.rope_theta = theta.number("rope_theta", std::numeric_limits<float>::min(),
@@ -143,29 +138,36 @@ std::vector<std::int32_t> token_ids(const JsonView& at, const char* key, std::in
 // Variants that share the model type but compute something else.
 void check_variant(const JsonView& t) {
   if (const std::string act = t.string_or("hidden_act", "silu"); act != "silu") {
-    unsupported(t, "hidden_act", "expected silu, found " + show_name(act));
+    unsupported_key(t, "hidden_act", "expected silu, found " + show_name(act));
   }
   if (t.boolean_or("attention_bias", false)) {
-    unsupported(t, "attention_bias", "expected false, found true");
+    unsupported_key(t, "attention_bias", "expected false, found true");
   }
   if (!t.boolean_or("attn_output_gate", true)) {
-    unsupported(t, "attn_output_gate", "expected true, found false");
+    unsupported_key(t, "attn_output_gate", "expected true, found false");
   }
   if (t.boolean_or("mtp_use_dedicated_embeddings", false)) {
-    unsupported(t, "mtp_use_dedicated_embeddings", "expected false, found true");
+    unsupported_key(t, "mtp_use_dedicated_embeddings", "expected false, found true");
   }
 }
 
 }  // namespace
 
-Qwen3_5Config read_qwen3_5_config(const JsonView& config) {
-  const JsonView t =
-      model_type_of(config) == "qwen3_5_text" ? config : config.object("text_config");
+void unsupported_key(const JsonView& at, const char* key, const std::string& what) {
+  const char* joint = at.path().find(": ") == std::string::npos ? ": " : ".";
+  throw Error(ErrorCode::unsupported, at.path() + joint + key + ": " + what);
+}
+
+JsonView text_model(const JsonView& config, std::string_view flat, std::string_view nested) {
+  const JsonView t = model_type_of(config) == flat ? config : config.object("text_config");
   // What wraps the text model may be of the family while the text model is not.
-  if (const std::string type = t.string_or("model_type", "qwen3_5_text");
-      type != "qwen3_5_text" && type != "qwen3_5") {
-    unsupported(t, "model_type", "expected qwen3_5_text, found " + show_name(type));
+  if (const std::string type = t.string_or("model_type", std::string(flat)); type != flat && type != nested) {
+    unsupported_key(t, "model_type", "expected " + std::string(flat) + ", found " + show_name(type));
   }
+  return t;
+}
+
+Qwen3_5Config read_hybrid_config(const JsonView& config, const JsonView& t) {
   Qwen3_5Config c;
   read_sizes(t, c);
   check_variant(t);
@@ -179,6 +181,24 @@ Qwen3_5Config read_qwen3_5_config(const JsonView& config) {
   c.eos_ids = token_ids(t.has("eos_token_id") ? t : config, "eos_token_id", c.vocab);
   token_ids(t, "bos_token_id", c.vocab);
   token_ids(t, "pad_token_id", c.vocab);
+  return c;
+}
+
+void read_experts(const JsonView& t, Qwen3_5Config& c) {
+  c.experts = t.integer("num_experts", 1, kMostExperts);
+  c.experts_per_token = t.integer("num_experts_per_tok", 1, kMostExperts);
+  if (c.experts_per_token > c.experts) {
+    t.fail("num_experts_per_tok", "expected at most num_experts " + std::to_string(c.experts) + ", found " +
+                                      std::to_string(c.experts_per_token));
+  }
+  c.expert_intermediate = t.integer("moe_intermediate_size", 1, kMostIntermediate);
+  c.shared_intermediate = t.integer("shared_expert_intermediate_size", 1, kMostIntermediate);
+}
+
+Qwen3_5Config read_qwen3_5_config(const JsonView& config) {
+  const JsonView text = text_model(config, "qwen3_5_text", "qwen3_5");
+  Qwen3_5Config c = read_hybrid_config(config, text);
+  c.intermediate = text.integer("intermediate_size", 1, kMostIntermediate);
   return c;
 }
 

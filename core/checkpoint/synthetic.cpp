@@ -189,7 +189,9 @@ bool SyntheticSource::has(std::string_view scope) const {
 WeightFormat SyntheticSource::format_of(std::string_view scope, std::int64_t cols) const {
   if (policy_.format == SyntheticFormat::f32) return WeightFormat::f32;
   const bool plain = policy_.format == SyntheticFormat::bf16 || last_is(scope, "embed_tokens") ||
-                     last_is(scope, "in_proj_a") || last_is(scope, "in_proj_b");
+                     last_is(scope, "in_proj_a") || last_is(scope, "in_proj_b") ||
+                     last_is(scope, "in_proj_ba") || last_is(scope, "mlp.gate") ||
+                     last_is(scope, "shared_expert_gate");
   if (plain) return WeightFormat::bf16;
   const bool in_mlp = scope.find(".mlp.") != std::string_view::npos;
   if (policy_.format == SyntheticFormat::mlp_nvfp4_rest_fp8 && !in_mlp) {

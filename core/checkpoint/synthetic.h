@@ -12,7 +12,7 @@
 
 namespace nibble {
 
-// embed_tokens and the small in_proj_a and in_proj_b stay BF16 in the first two, as in published
+// embed_tokens, the small in_proj_a and in_proj_b, and the gates of a mixture of experts stay BF16 in the first two, as in published
 // checkpoints; so does a matrix whose columns are no multiple of 16.
 enum class SyntheticFormat : std::uint8_t {
   nvfp4,               // every other matrix NVFP4, W4A4 declared

@@ -48,6 +48,10 @@ class Weights {
   // The same for a matrix that somebody else binds too, such as a tied head.
   Weight shared_matrix(std::int64_t rows, std::int64_t cols) const;
 
+  // `<scope>` itself or `<scope>.weight` [count, rows, cols], F32, F16 or BF16: matrices one behind the
+  // other, as one of count * rows (row_runs.h takes it apart).
+  Weight stacked_matrix(std::int64_t count, std::int64_t rows, std::int64_t cols) const;
+
   // `<scope>` itself or `<scope>.weight`, F32, F16 or BF16, widened exactly. Throws
   // Error(bad_file) for values that are not finite; those of a matrix a backend checks (finite.h).
   // A file that holds the values folded already (GGUF does) gives them as they are.

@@ -37,6 +37,27 @@ Weight Weights::shared_matrix(std::int64_t rows, std::int64_t cols) const {
   return read_matrix(rows, cols, true);
 }
 
+Weight Weights::stacked_matrix(std::int64_t count, std::int64_t rows, std::int64_t cols) const {
+  const TensorInfo* weight = find("");
+  if (weight == nullptr) weight = find(".weight");
+  if (weight == nullptr) missing({"", ".weight"});
+  const std::vector<std::int64_t> shape{count, rows, cols};
+  expect(*weight, {DType::f32, DType::f16, DType::bf16}, shape);
+  Weight out;
+  out.name = path_;
+  out.rows = count * rows;
+  out.cols = cols;
+  out.codes = weight->bytes;
+  out.codes_origin = origin(*weight);
+  out.owner = shared_->source->owner(*weight);
+  if (shared_->source->decoded_at_load(*weight, out)) wrong(*weight, "a stack that lies in the file as such");
+  out.format = weight->dtype == DType::f32   ? WeightFormat::f32
+               : weight->dtype == DType::f16 ? WeightFormat::f16
+                                             : WeightFormat::bf16;
+  bind(weight->name, false);
+  return out;
+}
+
 Weight Weights::read_matrix(std::int64_t rows, std::int64_t cols, bool shared) const {
   if (rows <= 0 || cols <= 0) {
     throw Error(

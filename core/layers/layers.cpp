@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "core/checkpoint/row_runs.h"
+
 namespace nibble {
 
 std::vector<float> norm_factor(const Weights& w, std::int64_t size, NormWeight kind) {
@@ -42,13 +44,44 @@ Tensor AttentionLayer::operator()(Step& s, Tensor x) const {
   return o_proj.f32(s, y);
 }
 
+GatedDeltaNetLayer::Projections GatedDeltaNetLayer::read(const Weights& w, const DeltaNetConfig& c) {
+  const DeltaShape& shape = c.shape;
+  if (c.projections == DeltaProjections::apart) {
+    return {(w / "in_proj_qkv").matrix(shape.channels(), c.hidden),
+            (w / "in_proj_z").matrix(shape.value_channels(), c.hidden),
+            (w / "in_proj_a").matrix(shape.value_heads, c.hidden),
+            (w / "in_proj_b").matrix(shape.value_heads, c.hidden)};
+  }
+  const std::int64_t heads = shape.key_heads, key = shape.key_dim, each = shape.value_heads / heads;
+  const std::int64_t value = each * shape.value_dim;  // rows of a key head's values
+  const Weight qkvz = (w / "in_proj_qkvz").matrix(shape.channels() + shape.value_channels(), c.hidden);
+  const Weight ba = (w / "in_proj_ba").matrix(2 * std::int64_t{shape.value_heads}, c.hidden);
+  // Rows first .. first + count of every key head's group.
+  const auto add = [heads](std::vector<RowRun>& to, std::int64_t group, std::int64_t first, std::int64_t count) {
+    for (std::int64_t h = 0; h < heads; ++h) to.push_back({h * group + first, count});
+  };
+  const std::int64_t group = 2 * (key + value);
+  std::vector<RowRun> qkv, z, a, b;
+  add(qkv, group, 0, key);
+  add(qkv, group, key, key);
+  add(qkv, group, 2 * key, value);
+  add(z, group, 2 * key + value, value);
+  add(b, 2 * each, 0, each);
+  add(a, 2 * each, each, each);
+  return {rows_of(qkvz, (w / "in_proj_qkv").path(), qkv), rows_of(qkvz, (w / "in_proj_z").path(), z),
+          rows_of(ba, (w / "in_proj_a").path(), a), rows_of(ba, (w / "in_proj_b").path(), b)};
+}
+
 GatedDeltaNetLayer::GatedDeltaNetLayer(const Weights& w, const DeltaNetConfig& c)
+    : GatedDeltaNetLayer(w, c, read(w, c)) {}
+
+GatedDeltaNetLayer::GatedDeltaNetLayer(const Weights& w, const DeltaNetConfig& c, Projections in)
     : name_(w.name()),
       config_(c),
-      in_proj_qkv(w / "in_proj_qkv", c.shape.channels(), c.hidden),
-      in_proj_z(w / "in_proj_z", c.shape.value_channels(), c.hidden),
-      in_proj_a(w / "in_proj_a", c.shape.value_heads, c.hidden),
-      in_proj_b(w / "in_proj_b", c.shape.value_heads, c.hidden),
+      in_proj_qkv((w / "in_proj_qkv").name(), std::move(in.qkv)),
+      in_proj_z((w / "in_proj_z").name(), std::move(in.z)),
+      in_proj_a((w / "in_proj_a").name(), std::move(in.a)),
+      in_proj_b((w / "in_proj_b").name(), std::move(in.b)),
       out_proj(w / "out_proj", c.hidden, c.shape.value_channels()),
       conv1d((w / "conv1d").tensor({c.shape.channels(), 1, c.shape.conv_kernel})),
       neg_exp_a((w / "A_log").vector(c.shape.value_heads, Fold::neg_exp)),

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/checkpoint/weights.h"
@@ -33,6 +34,7 @@ class LinearLayer {
  public:
   LinearLayer(const Weights& w, std::int64_t out, std::int64_t in)
       : name_(w.name()), weight_(w.matrix(out, in)) {}
+  LinearLayer(std::string name, Weight weight) : name_(std::move(name)), weight_(std::move(weight)) {}
   Tensor operator()(Step& s, Tensor x) const { return s.linear(name_, x, weight_); }
   // For the residual stream, gates and logits.
   Tensor f32(Step& s, Tensor x) const { return s.linear_f32(name_, x, weight_); }
@@ -92,10 +94,17 @@ class AttentionLayer {
   std::vector<float> q_norm, k_norm;
 };
 
+// How a checkpoint keeps the projections of a delta net.
+enum class DeltaProjections {
+  apart,          // in_proj_qkv, in_proj_z, in_proj_a, in_proj_b
+  by_key_head,    // in_proj_qkvz: q, k, v and z rows of a key head, then the next; in_proj_ba: b and a
+};
+
 struct DeltaNetConfig {
   std::int64_t hidden = 0;
   DeltaShape shape{};
   float eps = 1e-6f;
+  DeltaProjections projections = DeltaProjections::apart;
 };
 
 class GatedDeltaNetLayer {
@@ -104,6 +113,12 @@ class GatedDeltaNetLayer {
   Tensor operator()(Step& s, Tensor x) const;
 
  private:
+  struct Projections {
+    Weight qkv, z, a, b;
+  };
+  GatedDeltaNetLayer(const Weights& w, const DeltaNetConfig& c, Projections in);
+  static Projections read(const Weights& w, const DeltaNetConfig& c);
+
   std::string name_;
   DeltaNetConfig config_;
   LinearLayer in_proj_qkv, in_proj_z, in_proj_a, in_proj_b, out_proj;

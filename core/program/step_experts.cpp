@@ -87,7 +87,9 @@ Tensor Step::grouped_linear(const std::string& name, Tensor x, const ExpertRoute
   if (tracer_.options().activations == Activations::declared) {
     for (const Weight& e : experts) {
       if (!(e.activation == w.activation)) {
-        refuse(e.name, "expected the input format and scale of the first expert: experts share one packed input");
+        throw Error(ErrorCode::unsupported,
+                    "[" + e.name + "] expected the input format and scale that " + w.name +
+                        " declares, found others: experts share one packed input (activations a16 run)");
       }
     }
   }

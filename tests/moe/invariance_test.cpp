@@ -1,0 +1,114 @@
+// Cuts of a prompt, neighbours and profiles of models with experts.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "tests/moe/support.h"
+
+namespace nibble::test {
+namespace {
+
+class MoeInvariance : public testing::TestWithParam<std::tuple<Arch, const char*>> {
+ protected:
+  Arch arch() const { return std::get<0>(GetParam()); }
+  Device device() const { return Device::parse(std::get<1>(GetParam())); }
+};
+INSTANTIATE_TEST_SUITE_P(All, MoeInvariance,
+                         testing::Combine(testing::Values(kMoe, kNext),
+                                          testing::Values("cpu", "cpu:mirror=sm70", "cpu:mirror=sm90",
+                                                          "cpu:mirror=sm120")),
+                         [](const auto& tested) {
+                           const std::string on = std::get<1>(tested.param);
+                           return std::string(std::get<0>(tested.param).layers == 4 ? "qwen3_5_moe_" : "qwen3_next_") +
+                                  (on == "cpu" ? on : on.substr(on.find('=') + 1));
+                         });
+
+TEST_P(MoeInvariance, PromptsCutAtMultiplesOf64GiveTheSameBits) {
+  const auto prompt = long_ids(arch());
+  ASSERT_GT(prompt.size(), 192u);
+  Model whole_model = load(arch(), options(), device());
+  const Result whole = prefill(whole_model, prompt, 4);
+  Model cut_model = load(arch(), options(1, 128), device());
+  const Result cut = prefill(cut_model, prompt, 4);
+  EXPECT_EQ(cut.tokens, whole.tokens);
+  EXPECT_TRUE(same_bytes(cut.logits, whole.logits));
+  expect_same_state(cut.state, whole.state, "steps of 128");
+}
+
+TEST_P(MoeInvariance, ARowInABatchIsTheRowAlone) {
+  const Golden golden = golden_of(arch());
+  Model alone = load(arch(), options(), device()), together = load(arch(), options(4), device());
+  std::vector<std::vector<std::int32_t>> prompts;
+  for (const std::string& id : prompts_of(arch())) prompts.push_back(golden.i32(id + ".ids"));
+  std::vector<Session> sessions;
+  std::vector<TokenStream> streams;
+  for (const auto& p : prompts) {
+    sessions.push_back(together.new_session());
+    streams.push_back(sessions.back().generate(p, tokens(8)));
+  }
+  std::vector<std::vector<std::int32_t>> answers(prompts.size());
+  for (int turn = 0; turn < 8; ++turn) {
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      Piece piece;
+      if (streams[i].next(piece) && piece.token >= 0) answers[i].push_back(piece.token);
+    }
+  }
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    const auto rest = read_all(std::move(streams[i]));
+    answers[i].insert(answers[i].end(), rest.begin(), rest.end());
+  }
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const Result want = prefill(alone, prompts[i], 8);
+    EXPECT_EQ(answers[i], want.tokens) << i;
+    expect_same_state(state_of(sessions[i]), want.state, "sequence " + std::to_string(i));
+  }
+}
+
+TEST_P(MoeInvariance, LogitsLieNearTheOracles) {
+  const Golden golden = golden_of(arch());
+  Model model = load(arch(), options(), device());
+  const bool f32 = device().mirror.empty(), f16 = device().mirror == "sm70";
+  for (const std::string& id : prompts_of(arch())) {
+    const Result run = prefill(model, golden.i32(id + ".ids"));
+    const double off = relative_l2(run.logits, golden.f32(id + ".logits"));
+    std::printf("%s on %s, %s: logits %.3g relative L2\n", arch().name, std::get<1>(GetParam()), id.c_str(), off);
+    EXPECT_LE(off, f32 ? 1e-5 : f16 ? 4e-3 : 2e-2) << id;
+  }
+}
+
+// Threads and instruction sets.
+TEST_P(MoeInvariance, ThreadsGiveTheSameBits) {
+  const auto prompt = long_ids(arch());
+  Device one = device(), seven = device();
+  one.threads = 1;
+  seven.threads = 7;
+  Model a = load(arch(), options(), one), b = load(arch(), options(), seven);
+  const Result x = prefill(a, prompt, 3), y = prefill(b, prompt, 3);
+  EXPECT_TRUE(same_bytes(x.logits, y.logits));
+  expect_same_state(x.state, y.state, "7 threads");
+}
+
+// The free test of every model: random weights, all mixes.
+TEST(MoeSynthetic, ShapesRun) {
+  for (const char* shape : {"tiny-moe", "tiny-next"}) {
+    for (const char* mix : {"nvfp4", "mlp-nvfp4-rest-fp8", "bf16", "f32"}) {
+      for (const Activations activations : {Activations::a16, Activations::declared, Activations::a8}) {
+        LoadOptions how = options();
+        how.activations = activations;
+        const auto run = [&](std::uint64_t seed, int threads) {
+          Model model = Model::synthetic({shape, 0, mix, seed}, Device::cpu(threads), how);
+          std::vector<std::int32_t> prompt(70);
+          for (std::size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<std::int32_t>(i * 7 % 512);
+          return prefill(model, prompt, 4).logits;
+        };
+        const auto first = run(1, 2);
+        for (const float v : first) ASSERT_TRUE(std::isfinite(v)) << shape << " " << mix;
+        EXPECT_TRUE(same_bytes(first, run(1, 1))) << shape << " " << mix;
+        EXPECT_FALSE(same_bytes(first, run(2, 2))) << shape << " " << mix;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble::test
