@@ -42,6 +42,15 @@ std::string layers_text(const ModelInfo& info) {
         "delta net     {} layers, {} key heads of {}, {} value heads of {}, convolution over {}\n",
         d.layers, d.key_heads, d.key_dim, d.value_heads, d.value_dim, d.conv_kernel);
   }
+  if (const auto& e = info.experts; e.layers > 0) {
+    std::int64_t all = 0;
+    for (const auto& row : info.formats) all += row.parameters;
+    const auto count = [](std::int64_t n) { return format_count(static_cast<std::uint64_t>(n)); };
+    out += fmt::format("experts       {} layers, {} of {} for a token, {} wide; {} parameters, {} active\n", e.layers,
+                       e.per_token, e.experts, e.intermediate, count(e.parameters), count(e.active_parameters));
+    out += fmt::format("parameters    {} in all, {} active (linear layers that serve a token)\n", count(all),
+                       count(info.body.parameters + info.head.parameters));
+  }
   return out + fmt::format("norms, head   eps {:g}, head {}\n", info.rms_eps,
                            info.tied_head ? "tied to the embedding" : "of its own");
 }

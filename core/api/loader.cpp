@@ -106,11 +106,20 @@ void describe_formats(const ModelSpec& spec, ModelInfo& info) {
 }
 
 void describe_work(const ModelSpec& spec, ModelInfo& info) {
+  ModelInfo::Experts& experts = info.experts;
   for (const Op& op : spec.programs.front().ops) {
+    if (const auto* route = std::get_if<ExpertRoute>(&op.args)) {
+      ++experts.layers;
+      experts.experts = route->logits.cols;
+      experts.per_token = route->experts_per_token;
+    }
     if (const auto* grouped = std::get_if<GroupedLinear>(&op.args)) {  // what one token needs of it
       const Weight& w = spec.weights[static_cast<std::size_t>(grouped->weights)];
       const std::int32_t served = spec.programs.front().experts_per_token;
       info.body.parameters += served * w.rows * w.cols;
+      experts.parameters += grouped->experts * w.rows * w.cols;
+      experts.active_parameters += served * w.rows * w.cols;
+      if (grouped->x.rows == Rows::tokens) experts.intermediate = w.rows;
       info.body.bytes += static_cast<std::uint64_t>(served) * w.bytes();
     }
     const auto add = [&](const Tensor& x, WeightId id) {

@@ -49,6 +49,17 @@ TEST(Inspect, SaysWhatTheConfigurationHolds) {
   }
 }
 
+TEST(Inspect, ExpertsAndWhatATokenNeedsOfThem) {
+  const ToolRun run = run_tool({"inspect", NIBBLE_TEST_DATA "/archs/qwen3_next", "--tensors"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  for (const char* part : {"experts       2 layers, 3 of 8 for a token, 32 wide; 197 k parameters, 73.7 k active",
+                           "parameters    487 k in all, 298 k active", "layers.1.mlp.experts.7.down_proj",
+                           "layers.0.linear_attn.in_proj_qkv"}) {
+    EXPECT_NE(run.out.find(part), std::string::npos) << part << "\n" << run.out;
+  }
+  EXPECT_EQ(run_tool({"inspect", model_path()}).out.find("experts"), std::string::npos);
+}
+
 TEST(Inspect, JsonHoldsTheConfiguration) {
   const auto inspect = [](const std::string& folder) {
     const ToolRun run = run_tool({"inspect", NIBBLE_TEST_DATA "/" + folder, "--json"});

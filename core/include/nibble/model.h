@@ -39,6 +39,10 @@ struct ModelInfo {
   struct DeltaNet {
     std::int64_t layers = 0, key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, conv_kernel = 0;
   } delta_net;
+  struct Experts {  // of layers whose MLP is a mixture; the shared expert is not counted
+    std::int64_t layers = 0, experts = 0, per_token = 0, intermediate = 0;
+    std::int64_t parameters = 0, active_parameters = 0;  // of all layers' experts; of those that serve one token
+  } experts;
   double rms_eps = 0;
   bool tied_head = false;  // the head reads the embedding's table
   struct Quantisation {    // as the checkpoint declares it; what serves is in `formats`
