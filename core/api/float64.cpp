@@ -16,14 +16,13 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // NaN where both have it, and equal infinities, are no error.
 class RelativeL2 {
  public:
-  void add(double found, double expected) {
-    if (found == expected || (std::isnan(found) && std::isnan(expected))) {
-      if (std::isfinite(expected)) size_ += expected * expected;
-      return;
-    }
+  // least_size: see Reference::Result::sizes.
+  void add(double found, double expected, double least_size = 0) {
+    const double size = std::max(std::abs(expected), least_size);
+    if (std::isfinite(size)) size_ += size * size;
+    if (found == expected || (std::isnan(found) && std::isnan(expected))) return;
     const double d = found - expected;
     error_ += std::isfinite(d) ? d * d : kInfinity;
-    if (std::isfinite(expected)) size_ += expected * expected;
   }
   double value() const {
     if (error_ == 0) return 0;
@@ -121,7 +120,7 @@ void compare_with_reference(Probe& on, const ParityOptions& how, Float64Report& 
       RelativeL2 error;
       bool equal = true;
       for (std::size_t i = 0; i < data.size(); ++i) {
-        error.add(data[i], expected.values[i]);
+        error.add(data[i], expected.values[i], expected.sizes.empty() ? 0 : expected.sizes[i]);
         equal = equal && static_cast<double>(data[i]) == expected.values[i];
       }
       reference.show(op, data);

@@ -224,18 +224,27 @@ std::vector<double> Reference::activations(const Tensor& in, const Tensor& x_sca
   return out;
 }
 
+constexpr std::int64_t kFewOutputs = 8;
+
 void Reference::eval(const Linear& a, Result& out) {
   const Weight& w = weight(a.weight);
   const std::vector<double> x = activations(a.x, a.x_scales, a.x_format, w.cols);
   const auto rows = static_cast<std::int64_t>(x.size()) / w.cols;
+  const bool few = w.rows < kFewOutputs;
+  if (few) out.sizes.resize(at(rows * w.rows));
   in_parallel(w.rows, w.rows * w.cols * (rows + 4), [&](std::int64_t n) {
     std::vector<double> row(at(w.cols));
     weight_row(w, n, row.data());
     for (std::int64_t t = 0; t < rows; ++t) {
       const double* in = x.data() + t * w.cols;
-      double sum = 0;
-      for (std::int64_t k = 0; k < w.cols; ++k) sum += in[k] * row[at(k)];
+      double sum = 0, squares = 0;
+      for (std::int64_t k = 0; k < w.cols; ++k) {
+        const double term = in[k] * row[at(k)];
+        sum += term;
+        squares += term * term;
+      }
       out.values[at(t * w.rows + n)] = sum;
+      if (few) out.sizes[at(t * w.rows + n)] = std::sqrt(squares);
     }
   });
 }

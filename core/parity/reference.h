@@ -22,6 +22,9 @@ class Reference {
   struct Result {
     std::vector<double> values;  // [rows, cols] of the op's first output
     bool exact = false;          // by contract: the device must have just these
+    // Of a linear layer with a few outputs: the size that each sum had if the signs of its terms were
+    // random. Terms may cancel in all of so few, which then say nothing of the size of a rounding.
+    std::vector<double> sizes;
   };
   // The op's formula on what its inputs hold.
   Result evaluate(const Op& op);
