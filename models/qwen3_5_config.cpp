@@ -36,7 +36,7 @@ void read_sizes(const JsonView& t, Qwen3_5Config& c) {
   c.linear_value_heads = t.integer("linear_num_value_heads", 1, kMostHeads);
   c.linear_key_dim = t.integer("linear_key_head_dim", 1, kMostDim);
   c.linear_value_dim = t.integer("linear_value_head_dim", 1, kMostDim);
-  c.conv_kernel = t.integer("linear_conv_kernel_dim", 1, 64);
+  c.conv_kernel = t.integer("linear_conv_kernel_dim", 1, 32);
   c.max_positions = t.integer("max_position_embeddings", 1, 1ll << 31);
   c.mtp_layers = t.integer_or("mtp_num_hidden_layers", 0, 0, 64);
   if (c.heads % c.kv_heads != 0) {
