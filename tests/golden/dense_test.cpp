@@ -1,8 +1,10 @@
 // Dense models, attention and SwiGLU alone: what their layers make, cuts of a prompt, marks without
 // a recurrent state, mirrors, and rotary frequencies as the configuration scales them.
 #include <cstdio>
+#include <random>
 
 #include "backends/cpu/isa.h"
+#include "core/numerics/codecs.h"
 #include "tests/engine/support.h"
 #include "tests/models/folder.h"
 
@@ -213,6 +215,68 @@ TEST(DenseRope, EachScalingIsAnother) {
   EXPECT_GE(relative_l2(none, oracle), 0.1);
   EXPECT_GE(relative_l2(linear, oracle), 0.1);
   EXPECT_GE(relative_l2(linear, none), 0.1);
+}
+
+// FP8 and NVFP4 matrices of random codes whose scales are powers of two, beside the float32 values
+// that they stand for: scaling by such a number is exact, so the bits are the same.
+class Pair {
+ public:
+  Folder coded, decoded;
+
+  explicit Pair(const std::string& source) : coded(source), decoded(source) {}
+
+  void fp8(const std::string& name, float scale) {
+    const auto shape = coded.tensors.at(name + ".weight").shape;
+    std::string codes(static_cast<std::size_t>(shape[0] * shape[1]), '\0');
+    std::vector<float> values;
+    for (char& c : codes) {
+      c = static_cast<char>((random_() & 0x80) | (0x28 + random_() % 0x18));  // 0.25 .. 1.875
+      values.push_back(num::e4m3_to_float(static_cast<std::uint8_t>(c)) * scale);
+    }
+    coded.tensors[name + ".weight"] = {DType::f8_e4m3, shape, codes};
+    coded.tensors[name + ".weight_scale"] = {DType::f32, {}, bytes_of(&scale, 1)};
+    decoded.tensors[name + ".weight"] = {DType::f32, shape, bytes_of(values.data(), values.size())};
+  }
+
+  void nvfp4(const std::string& name, float scale) {
+    const auto shape = coded.tensors.at(name + ".weight").shape;
+    const auto rows = static_cast<std::size_t>(shape[0]), cols = static_cast<std::size_t>(shape[1]);
+    std::string codes(rows * cols / 2, '\0'), blocks(rows * cols / 16, '\0');
+    for (char& c : codes) c = static_cast<char>(random_());
+    for (char& c : blocks) c = static_cast<char>(0x30 + random_() % 0x10);  // 0.5 .. 1.875
+    std::vector<float> values(rows * cols);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto pair = static_cast<std::uint8_t>(codes[i / 2]);
+      values[i] = num::e2m1_to_float(i % 2 == 0 ? pair & 15 : pair >> 4) *
+                  num::e4m3_to_float(static_cast<std::uint8_t>(blocks[i / 16])) * scale;
+    }
+    coded.tensors[name + ".weight"] = {DType::u8, {shape[0], shape[1] / 2}, codes};
+    coded.tensors[name + ".weight_scale"] = {DType::f8_e4m3, {shape[0], shape[1] / 16}, blocks};
+    coded.tensors[name + ".weight_scale_2"] = {DType::f32, {}, bytes_of(&scale, 1)};
+    decoded.tensors[name + ".weight"] = {DType::f32, shape, bytes_of(values.data(), values.size())};
+  }
+
+ private:
+  static std::string bytes_of(const float* values, std::size_t count) {
+    return {reinterpret_cast<const char*>(values), count * sizeof(float)};
+  }
+  std::mt19937 random_{11};
+};
+
+TEST_P(Dense, QuantisedMatricesGiveTheBitsOfTheirValues) {
+  Pair pair(std::string("archs/") + GetParam());
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+    for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+      pair.fp8(layer + "self_attn." + name, 0x1p-4f);
+    }
+    for (const char* name : {"gate_proj", "up_proj", "down_proj"}) {
+      pair.nvfp4(layer + "mlp." + name, 0x1p-6f);
+    }
+  }
+  const auto prompt = long_ids();
+  const auto coded = logits_of(pair.coded, prompt), decoded = logits_of(pair.decoded, prompt);
+  for (const float v : coded) ASSERT_TRUE(std::isfinite(v));
+  EXPECT_TRUE(same_bytes(coded, decoded));
 }
 
 }  // namespace
