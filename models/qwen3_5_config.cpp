@@ -4,25 +4,12 @@
 #include <limits>
 
 #include "core/checkpoint/tensor_info.h"
+#include "models/config_keys.h"
 #include "models/model_type.h"
 #include "nibble/error.h"
 
 namespace nibble {
 namespace {
-
-// Upper ends are far above any model and keep every product of two sizes inside 64 bits.
-constexpr std::int64_t kMostHeads = 4096, kMostDim = 65536;
-
-[[noreturn]] void unsupported(const JsonView& at, const char* key, const std::string& what) {
-  const char* joint = at.path().find(": ") == std::string::npos ? ": " : ".";
-  throw Error(ErrorCode::unsupported, at.path() + joint + key + ": " + what);
-}
-
-// A value of a hostile file: short enough for an error.
-std::string found_text(const Json& v) {
-  if (v.is_string()) return show_name(v.as_string());
-  return v.is_array() || v.is_object() ? std::string(v.type_name()) : v.dump();
-}
 
 void read_sizes(const JsonView& t, Qwen3_5Config& c) {
   c.vocab = t.integer("vocab_size", 1, 1 << 24);
@@ -119,25 +106,6 @@ void read_layer_types(const JsonView& t, Qwen3_5Config& c) {
     }
     c.full_attention.push_back(full);
   }
-}
-
-std::vector<std::int32_t> token_ids(const JsonView& at, const char* key, std::int64_t vocab) {
-  std::vector<std::int32_t> ids;
-  if (!at.has(key)) return ids;
-  const auto add = [&](const Json& id) {
-    if (!id.is_integer() || id.as_double() < 0 || id.as_double() >= static_cast<double>(vocab)) {
-      at.fail(key, "expected token ids below vocab_size " + std::to_string(vocab) + ", found " +
-                       found_text(id));
-    }
-    ids.push_back(static_cast<std::int32_t>(id.as_int()));
-  };
-  const Json& value = at.at(key).json();
-  if (!value.is_array()) {
-    add(value);
-    return ids;
-  }
-  for (const Json& id : value.as_array()) add(id);
-  return ids;
 }
 
 // Variants that share the model type but compute something else.

@@ -154,6 +154,12 @@ for stage in $stages; do
         step parity "fused swiglu, $checkpoint" "$nibble" parity "$data/$checkpoint" \
           --a cpu:mirror=sm90 --b cuda:arch-path=sm90,fused-swiglu=on
       done
+      for checkpoint in archs/qwen3 archs/llama; do
+        for profile in $profiles; do
+          step parity "$checkpoint $profile" "$nibble" parity "$data/$checkpoint" \
+            --a "cpu:mirror=$profile" --b "cuda:arch-path=$profile"
+        done
+      done
       step parity "cuda against float64" "$nibble" parity "$data/model/hf-nvfp4-ct" --a cuda --against-oracle ;;
     bench)
       for device in cuda cuda:graphs=off; do

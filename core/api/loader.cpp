@@ -75,7 +75,7 @@ void describe_model(const DecoderInfo& model, const QuantConfig& quant, Draft& d
   if (!state.attention.empty()) {
     const AttentionShape& a = state.attention.front();
     info.attention = {static_cast<std::int64_t>(state.attention.size()), a.heads, a.kv_heads, a.head_dim,
-                      model.rotary_dim, model.rope_theta};
+                      model.rotary_dim, model.rope_theta, rope_scaling_text(model.rope_scaling)};
   }
   if (!state.delta.empty()) {
     const DeltaShape& s = state.delta.front();

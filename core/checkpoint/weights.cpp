@@ -93,7 +93,7 @@ void Weights::bind(const std::string& name, bool shared) const {
 }
 
 std::vector<float> Weights::tensor(const std::vector<std::int64_t>& shape, Fold fold) const {
-  if (auto made = shared_->source->make_tensor(path_, shape)) {
+  if (auto made = shared_->source->make_tensor(path_, shape, fold != Fold::none)) {
     bind(path_, false);
     apply(fold, *made);
     return std::move(*made);

@@ -10,12 +10,12 @@
 namespace nibble::test {
 namespace fs = std::filesystem;
 
-Folder::Folder() {
+Folder::Folder(const std::string& of) {
   static int serial = 0;
   path = fs::temp_directory_path() /
          ("nibble-folder-" + std::to_string(::getpid()) + "-" + std::to_string(serial++));
   fs::create_directories(path);
-  const fs::path source = data("model/hf-nvfp4-ct");
+  const fs::path source = data(of);
   for (const char* name : {"config.json", "tokenizer.json", "tokenizer_config.json",
                            "generation_config.json", "chat_template.jinja"}) {
     fs::copy_file(source / name, path / name, fs::copy_options::overwrite_existing);

@@ -1,4 +1,4 @@
-// folder.h: a copy of the shipped checkpoint that a test may change: one shard, tensors in memory.
+// folder.h: a copy of a shipped checkpoint that a test may change: one shard, tensors in memory.
 #pragma once
 
 #include <filesystem>
@@ -14,7 +14,8 @@ namespace nibble::test {
 
 class Folder {
  public:
-  Folder();  // everything of tests/data/model/hf-nvfp4-ct but its vision and draft-head tensors
+  // Everything of that folder under tests/data but its vision and draft-head tensors.
+  explicit Folder(const std::string& of = "model/hf-nvfp4-ct");
   ~Folder();
   Folder(const Folder&) = delete;
 
