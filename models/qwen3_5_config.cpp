@@ -5,20 +5,14 @@
 
 #include "core/checkpoint/tensor_info.h"
 #include "core/ops/expert_limits.h"
+#include "models/config_keys.h"
 #include "models/model_type.h"
 #include "nibble/error.h"
 
 namespace nibble {
 namespace {
 
-// Upper ends are far above any model and keep every product of two sizes inside 64 bits.
-constexpr std::int64_t kMostHeads = 4096, kMostDim = 65536, kMostIntermediate = 1 << 22;
-
-// A value of a hostile file: short enough for an error.
-std::string found_text(const Json& v) {
-  if (v.is_string()) return show_name(v.as_string());
-  return v.is_array() || v.is_object() ? std::string(v.type_name()) : v.dump();
-}
+constexpr std::int64_t kMostIntermediate = 1 << 22;
 
 void read_sizes(const JsonView& t, Qwen3_5Config& c) {
   c.vocab = t.integer("vocab_size", 1, 1 << 24);
@@ -31,7 +25,7 @@ void read_sizes(const JsonView& t, Qwen3_5Config& c) {
   c.linear_value_heads = t.integer("linear_num_value_heads", 1, kMostHeads);
   c.linear_key_dim = t.integer("linear_key_head_dim", 1, kMostDim);
   c.linear_value_dim = t.integer("linear_value_head_dim", 1, kMostDim);
-  c.conv_kernel = t.integer("linear_conv_kernel_dim", 1, 64);
+  c.conv_kernel = t.integer("linear_conv_kernel_dim", 1, 32);
   c.max_positions = t.integer("max_position_embeddings", 1, 1ll << 31);
   c.mtp_layers = t.integer_or("mtp_num_hidden_layers", 0, 0, 64);
   if (c.heads % c.kv_heads != 0) {
@@ -51,13 +45,13 @@ void read_rope(const JsonView& t, Qwen3_5Config& c) {
   const bool nested = t.has("rope_parameters");
   const JsonView rope = nested ? t.object("rope_parameters") : t;
   if (!nested && t.has("rope_scaling")) {
-    unsupported_key(t, "rope_scaling", "expected null or rope_parameters of rope_type default");
+    unsupported(t, "rope_scaling", "expected null or rope_parameters of rope_type default");
   }
   if (!nested && !t.has("rope_theta"))
     t.fail("rope_parameters", "missing, and no rope_theta either");
   if (const std::string type = nested ? rope.string_or("rope_type", "default") : "default";
       type != "default") {
-    unsupported_key(rope, "rope_type", "expected default, found " + show_name(type));
+    unsupported(rope, "rope_type", "expected default, found " + show_name(type));
   }
   const JsonView& theta = rope.has("rope_theta") || !t.has("rope_theta") ? rope : t;
   c.rope_theta = theta.number("rope_theta", std::numeric_limits<float>::min(),
@@ -116,53 +110,29 @@ void read_layer_types(const JsonView& t, Qwen3_5Config& c) {
   }
 }
 
-std::vector<std::int32_t> token_ids(const JsonView& at, const char* key, std::int64_t vocab) {
-  std::vector<std::int32_t> ids;
-  if (!at.has(key)) return ids;
-  const auto add = [&](const Json& id) {
-    if (!id.is_integer() || id.as_double() < 0 || id.as_double() >= static_cast<double>(vocab)) {
-      at.fail(key, "expected token ids below vocab_size " + std::to_string(vocab) + ", found " +
-                       found_text(id));
-    }
-    ids.push_back(static_cast<std::int32_t>(id.as_int()));
-  };
-  const Json& value = at.at(key).json();
-  if (!value.is_array()) {
-    add(value);
-    return ids;
-  }
-  for (const Json& id : value.as_array()) add(id);
-  return ids;
-}
-
 // Variants that share the model type but compute something else.
 void check_variant(const JsonView& t) {
   if (const std::string act = t.string_or("hidden_act", "silu"); act != "silu") {
-    unsupported_key(t, "hidden_act", "expected silu, found " + show_name(act));
+    unsupported(t, "hidden_act", "expected silu, found " + show_name(act));
   }
   if (t.boolean_or("attention_bias", false)) {
-    unsupported_key(t, "attention_bias", "expected false, found true");
+    unsupported(t, "attention_bias", "expected false, found true");
   }
   if (!t.boolean_or("attn_output_gate", true)) {
-    unsupported_key(t, "attn_output_gate", "expected true, found false");
+    unsupported(t, "attn_output_gate", "expected true, found false");
   }
   if (t.boolean_or("mtp_use_dedicated_embeddings", false)) {
-    unsupported_key(t, "mtp_use_dedicated_embeddings", "expected false, found true");
+    unsupported(t, "mtp_use_dedicated_embeddings", "expected false, found true");
   }
 }
 
 }  // namespace
 
-void unsupported_key(const JsonView& at, const char* key, const std::string& what) {
-  const char* joint = at.path().find(": ") == std::string::npos ? ": " : ".";
-  throw Error(ErrorCode::unsupported, at.path() + joint + key + ": " + what);
-}
-
 JsonView text_model(const JsonView& config, std::string_view flat, std::string_view nested) {
   const JsonView t = model_type_of(config) == flat ? config : config.object("text_config");
   // What wraps the text model may be of the family while the text model is not.
   if (const std::string type = t.string_or("model_type", std::string(flat)); type != flat && type != nested) {
-    unsupported_key(t, "model_type", "expected " + std::string(flat) + ", found " + show_name(type));
+    unsupported(t, "model_type", "expected " + std::string(flat) + ", found " + show_name(type));
   }
   return t;
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -41,7 +40,5 @@ void read_experts(const JsonView& text, Qwen3_5Config& c);
 // What the family calls its text model: the view inside of text_config, or `config` itself where its
 // model_type is `flat`. Throws Error(unsupported) where text_config holds a model of another family.
 JsonView text_model(const JsonView& config, std::string_view flat, std::string_view nested);
-// Throws Error(unsupported) `FILE: key: what`.
-[[noreturn]] void unsupported_key(const JsonView& at, const char* key, const std::string& what);
 
 }  // namespace nibble

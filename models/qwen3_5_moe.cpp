@@ -1,6 +1,7 @@
 // qwen3_5_moe.cpp: Qwen3.5 text models whose every MLP is a mixture of experts with a shared one.
 #include "models/qwen3_5_moe.h"
 
+#include "models/config_keys.h"
 #include "models/qwen3_5.h"
 
 namespace nibble {
@@ -12,13 +13,13 @@ Qwen3_5Config read(const JsonView& config) {
   read_experts(text, c);
   // The family has no such keys; a file that sets them is another model.
   if (!text.boolean_or("norm_topk_prob", true)) {
-    unsupported_key(text, "norm_topk_prob", "expected true, found false");
+    unsupported(text, "norm_topk_prob", "expected true, found false");
   }
   if (const auto step = text.integer_or("decoder_sparse_step", 1, 1, 10'000); step != 1) {
-    unsupported_key(text, "decoder_sparse_step", "expected 1, found " + std::to_string(step));
+    unsupported(text, "decoder_sparse_step", "expected 1, found " + std::to_string(step));
   }
   if (text.has("mlp_only_layers") && !text.array("mlp_only_layers").empty()) {
-    unsupported_key(text, "mlp_only_layers",
+    unsupported(text, "mlp_only_layers",
                     "expected none, found " + std::to_string(text.array("mlp_only_layers").size()));
   }
   c.sparse.assign(static_cast<std::size_t>(c.layers), true);

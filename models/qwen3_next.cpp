@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "models/config_keys.h"
 #include "models/qwen3_5.h"
 
 namespace nibble {
@@ -20,13 +21,13 @@ void read_sparse_layers(const JsonView& config, Qwen3_5Config& c) {
       if (!layer.is_integer() || layer.as_double() < 0 || layer.as_double() >= static_cast<double>(c.layers)) {
         config.fail("mlp_only_layers", "expected layers below num_hidden_layers " + std::to_string(c.layers) +
                                            ", found " +
-                                           (layer.is_number() ? layer.dump() : std::string(layer.type_name())));
+                                           found_text(layer));
       }
       c.sparse[static_cast<std::size_t>(layer.as_int())] = false;
     }
   }
   if (std::find(c.sparse.begin(), c.sparse.end(), true) == c.sparse.end()) {
-    unsupported_key(config, config.has("mlp_only_layers") ? "mlp_only_layers" : "decoder_sparse_step",
+    unsupported(config, config.has("mlp_only_layers") ? "mlp_only_layers" : "decoder_sparse_step",
                     "expected at least one of " + std::to_string(c.layers) +
                         " layers with experts, found none (decoder_sparse_step " + std::to_string(step) + ")");
   }

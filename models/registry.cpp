@@ -1,5 +1,7 @@
 #include "models/registry.h"
 
+#include "models/llama.h"
+#include "models/qwen3.h"
 #include "models/qwen3_5.h"
 #include "models/qwen3_5_gguf.h"
 #include "models/qwen3_5_moe.h"
@@ -11,6 +13,8 @@ namespace {
 constexpr ModelEntry kModels[] = {
     {"qwen3_5", make_qwen3_5},
     {"qwen3_5_text", make_qwen3_5},
+    {"qwen3", make_qwen3},
+    {"llama", make_llama},
     {"qwen3_5_moe", make_qwen3_5_moe},
     {"qwen3_5_moe_text", make_qwen3_5_moe},
     {"qwen3_next", make_qwen3_next},
@@ -43,6 +47,25 @@ constexpr ModelPreset kPresets[] = {
       "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
       "linear_conv_kernel_dim": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
       "linear_num_key_heads": 2, "linear_num_value_heads": 4})"},
+    {"qwen3-8b", R"({"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096,
+      "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
+      "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 40960,
+      "rms_norm_eps": 1e-6, "tie_word_embeddings": false, "rope_theta": 1e6})"},
+    {"llama3-8b", R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 4096,
+      "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+      "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 131072,
+      "rms_norm_eps": 1e-5, "tie_word_embeddings": false, "rope_theta": 5e5,
+      "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                       "original_max_position_embeddings": 8192}})"},
+    {"tiny-qwen3", R"({"model_type": "qwen3", "vocab_size": 512, "hidden_size": 128,
+      "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "head_dim": 64, "hidden_act": "silu", "max_position_embeddings": 4096,
+      "rms_norm_eps": 1e-6, "tie_word_embeddings": false, "rope_theta": 1e6})"},
+    {"tiny-llama", R"({"model_type": "llama", "vocab_size": 512, "hidden_size": 128,
+      "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+      "num_key_value_heads": 1, "head_dim": 32, "hidden_act": "silu", "max_position_embeddings": 4096,
+      "rms_norm_eps": 1e-5, "tie_word_embeddings": false, "rope_theta": 5e5,
+      "rope_scaling": {"rope_type": "linear", "factor": 2.0}})"},
     {"qwen3_next-80b", R"({"model_type": "qwen3_next", "vocab_size": 151936, "hidden_size": 2048,
       "intermediate_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 16,
       "num_key_value_heads": 2, "head_dim": 256, "hidden_act": "silu", "max_position_embeddings": 262144,

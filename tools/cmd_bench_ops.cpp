@@ -132,13 +132,13 @@ class BenchOps final : public Command {
     not_empty(app().add_option("--device,--backend", on_,
                                "a card: cuda, cuda:1, cuda:arch-path=sm90 (default: the best that is there)"))
         ->type_name("NAME");
-    app().add_option("--shapes", shapes_, kShapesExpected)->type_name("LIST")->capture_default_str();
+    app().add_option("--shapes", shapes_, std::string(kShapesExpected) + " (--op grouped: qwen3_next)")->type_name("LIST")->capture_default_str();
     app()
         .add_option("--formats", formats_,
-                    "of the weight: nvfp4, fp8, bf16 (default: these), a8, of what is packed: see below; separated by "
-                    "commas")
+                    "of the weight: nvfp4, fp8, bf16 (default: these), a8; of what is packed: see below (default: "
+                    "nvfp4_static,fp8_token); separated by commas")
         ->type_name("LIST");
-    add_list(app(), "-t,--tokens", rows_, "T: rows of x");
+    add_list(app(), "-t,--tokens", rows_, "T: rows of x (--op delta: 1,512,2048,8192 unless given)");
     add_list(app(), "--sequences", sequences_, "of --op delta: sequences that run together");
     add_int(app(), "-r,--repetitions", how_.repetitions, 1, 10000, "measured batches of each row");
     add_choice(app(), "--peer", peer_, {"cublas", "none"}, "what to compare with");
@@ -197,13 +197,21 @@ class BenchOps final : public Command {
       return !interrupted();
     };
     Bench bench;
-    as_load_failure([&] { bench = measure(on_.empty() ? Device::best() : Device::parse(on_), how); });
+    as_load_failure([&] { bench = measure(on_.empty() ? Device::best() : Device::parse(on_), how); },
+                    "measuring");
     console.clear_progress();
     if (bench.rows.empty()) throw Interrupted{};
     return bench;
   }
   void expect_none_of_linear() const {
-    for (const char* const of_linear : {"--explain", "--tiles", "--peer"}) {
+    for (const char* const of_both : {"--explain", "--tiles", "--peer"}) {
+      if (app().count(of_both) == 0) continue;
+      throw usage_error(fmt::format("--op {}: expected no {}, which is of linear and grouped", op_, of_both));
+    }
+    expect_linear_alone();
+  }
+  void expect_linear_alone() const {
+    for (const char* const of_linear : {"--together", "--products"}) {
       if (app().count(of_linear) == 0) continue;
       throw usage_error(fmt::format("--op {}: expected no {}, which is of linear", op_, of_linear));
     }
@@ -237,6 +245,7 @@ class BenchOps final : public Command {
   }
 
   int grouped(Console& console) {
+    expect_linear_alone();
     GroupedBenchOptions how;
     how.shapes = grouped_shapes(app().count("--shapes") > 0 ? shapes_ : "qwen3_next");
     how.formats = weight_formats(false);

@@ -34,8 +34,9 @@ std::string layers_text(const ModelInfo& info) {
   std::string out;
   if (const auto& a = info.attention; a.layers > 0) {
     out += fmt::format(
-        "attention     {} layers, {} heads of {}, {} KV heads, rotary {} of {}, theta {:g}\n", a.layers,
-        a.heads, a.head_dim, a.kv_heads, a.rotary_dim, a.head_dim, a.rope_theta);
+        "attention     {} layers, {} heads of {}, {} KV heads, rotary {} of {}, theta {:g}{}\n", a.layers,
+        a.heads, a.head_dim, a.kv_heads, a.rotary_dim, a.head_dim, a.rope_theta,
+        a.rope_scaling == "none" ? "" : ", scaled: " + a.rope_scaling);
   }
   if (const auto& d = info.delta_net; d.layers > 0) {
     out += fmt::format(

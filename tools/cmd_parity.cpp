@@ -191,6 +191,8 @@ class Parity final : public Command {
       } catch (const Error& e) {
         if (e.code() == ErrorCode::context_full)
           throw Failure(kFailed, e.what());  // not the model's fault
+        if (e.code() == ErrorCode::invalid_argument && !check_.empty())
+          throw Failure(kFailed, fmt::format("{}: {}", check_, e.what()));  // what a file asks for, not the command line
         throw;
       }
     });

@@ -154,7 +154,7 @@ for stage in $stages; do
         step parity "fused swiglu, $checkpoint" "$nibble" parity "$data/$checkpoint" \
           --a cpu:mirror=sm90 --b cuda:arch-path=sm90,fused-swiglu=on
       done
-      for checkpoint in archs/qwen3_next archs/qwen3_5_moe-nvfp4; do
+      for checkpoint in archs/qwen3 archs/llama archs/qwen3_next archs/qwen3_5_moe-nvfp4; do
         for profile in $profiles; do
           step parity "$checkpoint $profile" "$nibble" parity "$data/$checkpoint" \
             --a "cpu:mirror=$profile" --b "cuda:arch-path=$profile"

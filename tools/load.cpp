@@ -76,14 +76,14 @@ fs::path model_path(const std::string& path) {
                                                      : "that is no part of such a folder"));
 }
 
-void as_load_failure(const std::function<void()>& work) {
+void as_load_failure(const std::function<void()>& work, const char* meanwhile) {
   try {
     work();
   } catch (const Error& e) {
     if (e.code() == ErrorCode::cancelled) throw Interrupted{};
     throw Failure(load_exit_code(e.code()), e.what());
   } catch (const std::bad_alloc&) {
-    throw Failure(kNoMemory, "out of memory while loading the model");
+    throw Failure(kNoMemory, std::string("out of memory while ") + meanwhile);
   }
 }
 

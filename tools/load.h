@@ -31,6 +31,6 @@ std::string weights_text(const ModelInfo& info);
 const Tokenizer& tokenizer_of(const Model& model);
 
 // Runs `work`; an Error of the library becomes a Failure of "cannot be loaded" and its relatives.
-void as_load_failure(const std::function<void()>& work);
+void as_load_failure(const std::function<void()>& work, const char* meanwhile = "loading the model");
 
 }  // namespace nibble::tool

@@ -44,6 +44,8 @@ const PackBenchOptions& with_packing(const BackendOptions& options, const PackBe
   return how;
 }
 
+struct Stopped {};  // by on_progress
+
 class Runner {
  public:
   Runner(const BackendOptions& options, const PackBenchOptions& how)
@@ -60,21 +62,39 @@ class Runner {
     result.profile = device_.profile;
     const std::size_t all = how_.shapes.size() * how_.formats.size() * how_.rows.size();
     for (const PackShape& shape : how_.shapes) {
-      for (const std::string& format : how_.formats) {
-        for (const std::int64_t rows : how_.rows) {
-          const double part = static_cast<double>(result.rows.size()) / static_cast<double>(all);
-          if (how_.on_progress && !how_.on_progress(shape.op + " " + format, part)) {
-            result.complete = false;
-            return result;
+      for (const std::int64_t rows : how_.rows) expect_room(shape, rows);
+    }
+    try {
+      for (const PackShape& shape : how_.shapes) {
+        for (const std::string& format : how_.formats) {
+          for (const std::int64_t rows : how_.rows) {
+            what_ = shape.op + " " + format;
+            part_ = static_cast<double>(result.rows.size()) / static_cast<double>(all);
+            go_on();
+            result.rows.push_back(measure(shape, format, rows));
           }
-          result.rows.push_back(measure(shape, format, rows));
         }
       }
+    } catch (const Stopped&) {
+      result.complete = false;
     }
     return result;
   }
 
  private:
+  // Between batches.
+  void go_on() const {
+    if (how_.on_progress && !how_.on_progress(what_, part_)) throw Stopped{};
+  }
+  // Two inputs, y, codes and scales.
+  void expect_room(const PackShape& s, std::int64_t rows) const {
+    const std::uint64_t needed = size(rows) * size(s.cols) * 13 + size(rows) * size(s.cols / 16 + 2) * 4;
+    if (device_.free_memory == 0 || needed <= device_.free_memory) return;
+    throw Error(ErrorCode::out_of_memory, "[cpu] bench ops: " + s.op + " of " + std::to_string(rows) + " rows needs " +
+                                              std::to_string(needed) + " bytes, " + std::to_string(device_.free_memory) +
+                                              " are free");
+  }
+
   PackBenchRow measure(const PackShape& s, const std::string& format, std::int64_t rows) {
     const FloatEnv env;
     const std::int64_t cols = s.cols;
@@ -127,9 +147,12 @@ class Runner {
       counts[i] = std::max(1, static_cast<int>(std::ceil(kBatchSeconds / each)));
     }
     for (int r = 0; r < how_.repetitions; ++r) {
-      for (int i = 0; i < 3; ++i) samples[i].push_back(seconds_of(works[i], counts[i]) / counts[i]);
+      for (int i = 0; i < 3; ++i) {
+        go_on();
+        samples[i].push_back(seconds_of(works[i], counts[i]) / counts[i]);
+      }
     }
-    return {s, format, rows, times_of(samples[0]), times_of(samples[1]), times_of(samples[2])};
+    return {s, format, rows, times_of(samples[0]), times_of(samples[1]), times_of(samples[2]), device_.kernels};
   }
 
   const PackBenchOptions& how_;
@@ -137,6 +160,8 @@ class Runner {
   Profile profile_;
   Isa isa_;
   Parallel parallel_;
+  std::string what_;
+  double part_ = 0;
 };
 
 }  // namespace

@@ -75,7 +75,7 @@ void describe_model(const DecoderInfo& model, const QuantConfig& quant, Draft& d
   if (!state.attention.empty()) {
     const AttentionShape& a = state.attention.front();
     info.attention = {static_cast<std::int64_t>(state.attention.size()), a.heads, a.kv_heads, a.head_dim,
-                      model.rotary_dim, model.rope_theta};
+                      model.rotary_dim, model.rope_theta, rope_scaling_text(model.rope_scaling)};
   }
   if (!state.delta.empty()) {
     const DeltaShape& s = state.delta.front();
@@ -103,6 +103,16 @@ void describe_formats(const ModelSpec& spec, ModelInfo& info) {
     row.bytes += w.bytes();
   }
   for (auto& [name, row] : rows) info.formats.push_back(std::move(row));
+}
+
+// Modes that change nothing in this model.
+void describe_mode(const ModelSpec& spec, Activations activations, ModelInfo& info) {
+  const bool quantised = std::any_of(spec.weights.begin(), spec.weights.end(), [](const Weight& w) {
+    return w.format == WeightFormat::nvfp4 || w.format == WeightFormat::fp8_e4m3;
+  });
+  if (activations == Activations::a8 && !quantised) {
+    info.notes.push_back("activations a8: expected weights in NVFP4 or FP8, found none: all runs as a16 does");
+  }
 }
 
 void describe_work(const ModelSpec& spec, ModelInfo& info) {
@@ -170,7 +180,7 @@ const BackendEntry& backend_for(const Device& on) {
     return e;
   }
   throw Error(ErrorCode::no_device,
-              "[device] no backend is called " + in_quotes(on.backend) + "; this build has " + known);
+              "[device] no backend is called " + in_quotes(on.backend) + "; expected one of " + known);
 }
 
 BackendOptions backend_options(const Device& on) {
@@ -255,6 +265,7 @@ Draft draft_model(const JsonView& config, const QuantConfig& quant,
   d.info.loading_bytes = d.memory.loading;
   describe_model(model, quant, d);
   describe_formats(d.spec, d.info);
+  describe_mode(d.spec, how.activations, d.info);
   describe_work(d.spec, d.info);
   return d;
 }

@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-constexpr std::int64_t kMostSize = 1 << 24;
+constexpr std::int64_t kMostSize = 1 << 24, kMostDeltaRows = 1 << 20;
 
 void expect_range(const std::string& what, std::int64_t value, std::int64_t most) {
   if (value >= 1 && value <= most) return;
@@ -136,7 +136,12 @@ DeltaBench bench_delta(const Device& on, const DeltaBenchOptions& how) {
   }
   for (const std::int32_t sequences : how.sequences) {
     expect_range("sequences", sequences, 1024);
-    for (const std::int64_t rows : how.rows) expect_range("rows", rows, (1 << 20) / sequences);
+    for (const std::int64_t rows : how.rows) {
+      if (rows >= 1 && rows * sequences <= kMostDeltaRows) continue;
+      throw Error(ErrorCode::invalid_argument, "[bench ops] rows of all sequences: expected 1 to " +
+                                                   std::to_string(kMostDeltaRows) + ", found " + std::to_string(sequences) +
+                                                   " sequences of " + std::to_string(rows));
+    }
   }
   const BackendEntry& entry = backend_for(on);
   if (entry.bench_delta == nullptr) {

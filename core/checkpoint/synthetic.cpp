@@ -154,14 +154,13 @@ struct Range {
 };
 
 // Where trained models have such values, so that activations stay finite.
-Range range_of(std::string_view name, const std::vector<std::int64_t>& shape) {
+Range range_of(std::string_view name, const std::vector<std::int64_t>& shape, bool folded) {
   if (last_is(name, "A_log")) return {1.4f, 1.4f};     // decay rates from 1 to 16
   if (last_is(name, "dt_bias")) return {-3.0f, 2.0f};  // steps of 0.007 to 0.3
   if (shape.size() >= 2) {
     return {0.0f, 1.0f / std::sqrt(static_cast<float>(shape.back()))};
   }
-  if (last_is(name, "linear_attn.norm")) return {1.0f, 0.1f};  // a plain factor
-  return {0.0f, 0.1f};                                         // norms are stored around 0
+  return {folded ? 0.0f : 1.0f, 0.1f};  // a norm's factor, or what 1 is added to
 }
 
 }  // namespace
@@ -243,13 +242,13 @@ std::optional<Weight> SyntheticSource::make_matrix(std::string_view scope, std::
 }
 
 std::optional<std::vector<float>> SyntheticSource::make_tensor(
-    std::string_view name, const std::vector<std::int64_t>& shape) const {
+    std::string_view name, const std::vector<std::int64_t>& shape, bool folded) const {
   const auto bytes = tensor_bytes(DType::f32, shape);
   if (!bytes || *bytes > (1ull << 34)) {
     throw Error(ErrorCode::out_of_memory,
                 "[synthetic] " + std::string(name) + ": " + shape_text(shape) + " is too large");
   }
-  const Range range = range_of(name, shape);
+  const Range range = range_of(name, shape, folded);
   const Stream values(seed_, name, 2);
   std::vector<float> out(*bytes / 4);
   for (std::size_t i = 0; i < out.size(); ++i) {

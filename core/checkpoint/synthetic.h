@@ -43,7 +43,7 @@ class SyntheticSource final : public TensorSource {
   std::optional<Weight> make_matrix(std::string_view scope, std::int64_t rows,
                                     std::int64_t cols) const override;
   std::optional<std::vector<float>> make_tensor(
-      std::string_view name, const std::vector<std::int64_t>& shape) const override;
+      std::string_view name, const std::vector<std::int64_t>& shape, bool folded) const override;
 
  private:
   WeightFormat format_of(std::string_view scope, std::int64_t cols) const;

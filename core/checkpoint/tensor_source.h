@@ -49,8 +49,9 @@ class TensorSource {
   virtual std::optional<Weight> make_matrix(std::string_view, std::int64_t, std::int64_t) const {
     return std::nullopt;
   }
-  virtual std::optional<std::vector<float>> make_tensor(std::string_view,
-                                                        const std::vector<std::int64_t>&) const {
+  // `folded`: a model makes something else of it (Fold), so that it is no factor as it stands.
+  virtual std::optional<std::vector<float>> make_tensor(std::string_view, const std::vector<std::int64_t>&,
+                                                        bool /*folded*/) const {
     return std::nullopt;
   }
 };

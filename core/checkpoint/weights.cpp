@@ -93,7 +93,7 @@ void Weights::bind(const std::string& name, bool shared) const {
 }
 
 std::vector<float> Weights::tensor(const std::vector<std::int64_t>& shape, Fold fold) const {
-  if (auto made = shared_->source->make_tensor(path_, shape)) {
+  if (auto made = shared_->source->make_tensor(path_, shape, fold != Fold::none)) {
     bind(path_, false);
     apply(fold, *made);
     return std::move(*made);
@@ -198,7 +198,15 @@ BindReport Weights::report() const {
 
 std::vector<std::string> Weights::finish() const {
   BindReport found = report();
-  if (found.unbound.empty()) return std::move(found.skipped);
+  if (found.unbound.empty()) {
+    std::vector<std::string> notes = std::move(found.skipped);
+    if (const auto& unscaled = shared_->unscaled; !unscaled.empty()) {
+      notes.push_back("inputs of " + show_name(unscaled.front()) +
+                      (unscaled.size() > 1 ? " and " + std::to_string(unscaled.size() - 1) + " more" : "") +
+                      " are declared static: expected a scale of theirs, found none: they stay as they are");
+    }
+    return notes;
+  }
   std::string names;
   for (std::size_t i = 0; i < found.unbound.size() && i < 5; ++i) {
     names += (i == 0 ? "" : ", ") + show_name(shared_->source->spelled(found.unbound[i]));

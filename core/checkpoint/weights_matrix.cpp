@@ -1,8 +1,10 @@
 // Matrices of a checkpoint. The format is seen from the tensors: weight_packed with
 // weight_global_scale is compressed-tensors' NVFP4 (the global scale divides), U8 weight with
 // weight_scale_2 is ModelOpt's (it multiplies); F8_E4M3 has weight_scale or weight_scale_inv.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <mutex>
 
 #include "core/checkpoint/finite.h"
 #include "core/checkpoint/weights.h"
@@ -12,6 +14,8 @@
 
 namespace nibble {
 namespace {
+
+constexpr float kMostScale = 0x1p120f;
 
 std::int64_t blocks(std::int64_t n) {
   return (n + 127) / 128;
@@ -150,6 +154,12 @@ void Weights::read_fp8(const TensorInfo& weight, Weight& out, bool shared) const
     wrong(*scale, shape_text(grid) + " (blocks of 128 x 128)");
   }
   out.scales = scales(*scale, shared);
+  // Codes of 448 times more leave float32's range in the sums of a layer, if not before.
+  const auto bad = std::find_if(out.scales.begin(), out.scales.end(), [](float v) { return v < 0 || v >= kMostScale; });
+  if (bad != out.scales.end()) {
+    wrong(*scale, "scales of at least 0 and below 2^120",
+          float_text(*bad) + " at " + std::to_string(bad - out.scales.begin()));
+  }
 }
 
 void Weights::read_nvfp4(const TensorInfo& codes, Weight& out, bool shared) const {
@@ -197,6 +207,9 @@ void Weights::read_activation(Weight& out, bool shared) const {
     out.activation = {kind, 0.0f};
   } else if (scale != nullptr) {
     out.activation = {kind, value};
+  } else {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->unscaled.push_back(path_);
   }
 }
 
@@ -217,6 +230,7 @@ float Weights::scalar(const TensorInfo& t, bool divisor, bool shared) const {
   if (!std::isfinite(value) || value < 0) {
     wrong(t, divisor ? "a finite positive divisor" : "a scale of at least 0", float_text(stored));
   }
+  if (value >= kMostScale) wrong(t, divisor ? "a divisor above 2^-120" : "a scale below 2^120", float_text(stored));
   return value;
 }
 

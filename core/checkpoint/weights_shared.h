@@ -21,6 +21,7 @@ struct Weights::Shared {
   mutable std::mutex mutex;
   std::map<std::string, Bound, std::less<>> bound;
   std::vector<const TensorInfo*> vectors;
+  std::vector<std::string> unscaled;  // modules whose inputs are declared static, without a scale
 
   std::string resolve(const std::string& logical) const;
 };

@@ -21,6 +21,7 @@ struct DecoderInfo {
   double rope_theta = 0, rms_eps = 0;
   std::int64_t rotary_dim = 0;
   bool tied_head = false;
+  RopeScaling rope_scaling = {};
 };
 
 class Decoder {

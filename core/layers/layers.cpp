@@ -3,11 +3,22 @@
 #include <cmath>
 
 #include "core/checkpoint/row_runs.h"
+#include "nibble/error.h"
 
 namespace nibble {
 
 std::vector<float> norm_factor(const Weights& w, std::int64_t size, NormWeight kind) {
   return w.vector(size, kind == NormWeight::zero_centred ? Fold::one_plus : Fold::none);
+}
+
+HeadLayer::HeadLayer(const Weights& w, std::int64_t vocab, std::int64_t hidden, bool tied)
+    : name_(w.name()) {
+  if (!tied) {
+    own_.emplace(w, vocab, hidden);
+  } else if (w.has("")) {
+    throw Error(ErrorCode::bad_file, "[weights] tie_word_embeddings: expected false beside tensor \"" +
+                                         w.path() + ".weight\", found true");
+  }
 }
 
 Tensor SwiGluLayer::operator()(Step& s, Tensor x) const {

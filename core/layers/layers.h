@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +55,21 @@ class RmsNormLayer {
   std::string name_;
   std::vector<float> weight_;
   float eps_;
+};
+
+// Logits: a matrix of its own, or the embedding's table where the two are tied.
+class HeadLayer {
+ public:
+  // Throws Error(bad_file) for a tied head that the checkpoint holds a matrix for all the same.
+  HeadLayer(const Weights& w, std::int64_t vocab, std::int64_t hidden, bool tied);
+  bool tied() const { return !own_; }
+  Tensor operator()(Step& s, Tensor x, const EmbeddingLayer& table) const {
+    return own_ ? own_->f32(s, x) : s.linear_f32(name_, x, table.weight());
+  }
+
+ private:
+  std::string name_;
+  std::optional<LinearLayer> own_;
 };
 
 // down(silu(gate x) * up x)

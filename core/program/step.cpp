@@ -81,20 +81,9 @@ ConstantId Tracer::rope(const RopeConfig& config) {
   for (const auto& [known, id] : ropes_) {
     if (known == config) return id;
   }
-  const std::int64_t pairs = config.rotary_dim / 2;
-  std::vector<float> table(static_cast<std::size_t>(how_.max_positions * config.rotary_dim));
-  for (std::int64_t i = 0; i < pairs; ++i) {
-    const auto frequency =
-        static_cast<float>(std::pow(config.theta, -2.0 * static_cast<double>(i) / config.rotary_dim));
-    for (std::int64_t p = 0; p < how_.max_positions; ++p) {
-      const float angle = static_cast<float>(p) * frequency;
-      float* row = table.data() + p * config.rotary_dim;
-      row[i] = static_cast<float>(std::cos(static_cast<double>(angle)));
-      row[pairs + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
-    }
-  }
   const auto id = static_cast<ConstantId>(spec_.constants.size());
-  spec_.constants.push_back({"rope", {how_.max_positions, config.rotary_dim}, std::move(table)});
+  spec_.constants.push_back(
+      {"rope", {how_.max_positions, config.rotary_dim}, rope_table(config, how_.max_positions)});
   ropes_.emplace_back(config, id);
   return id;
 }

@@ -12,16 +12,10 @@
 #include "backends/backend.h"
 #include "core/program/fuse.h"
 #include "core/program/program.h"
+#include "core/program/rope.h"
 #include "nibble/options.h"
 
 namespace nibble {
-
-// cos and sin of position * theta^(-2i / rotary_dim), angles in float32 as the reference computes them.
-struct RopeConfig {
-  double theta = 1e4;
-  std::int32_t rotary_dim = 0;
-  bool operator==(const RopeConfig&) const = default;
-};
 
 struct TraceOptions {
   Activations activations = Activations::a16;

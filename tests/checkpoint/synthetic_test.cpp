@@ -85,9 +85,13 @@ TEST(Synthetic, VectorsLieWhereTrainedOnesDo) {
   const auto range = [](const std::vector<float>& v) {
     return std::pair(*std::min_element(v.begin(), v.end()), *std::max_element(v.begin(), v.end()));
   };
-  const auto norm = range((w / "input_layernorm").vector(512));
-  EXPECT_GE(norm.first, -0.1f);
-  EXPECT_LE(norm.second, 0.1f);
+  for (const Fold fold : {Fold::none, Fold::one_plus}) {  // stored around 1, or around 0
+    const auto norm = range((w / "input_layernorm").vector(512, fold));
+    EXPECT_GE(norm.first, 0.9f);
+    EXPECT_LE(norm.second, 1.1f);
+    EXPECT_LT(norm.first, 0.95f);
+    EXPECT_GT(norm.second, 1.05f);
+  }
   const auto gated = range((w / "linear_attn" / "norm").vector(512));
   EXPECT_GE(gated.first, 0.9f);
   EXPECT_LE(gated.second, 1.1f);

@@ -156,6 +156,45 @@ TEST(WeightsMatrix, RefusesScalesThatAreNoScales) {
             "tensor \"m.weight_scale\": expected finite scales, found inf");
 }
 
+TEST(WeightsMatrix, RefusesScalesThatLeaveFloat32sRange) {
+  const auto nvfp4 = [](float divisor) {
+    TensorList list;
+    list.add_zeros("m.weight_packed", DType::u8, {2, 16})
+        .add_zeros("m.weight_scale", DType::f8_e4m3, {2, 2})
+        .add("m.weight_global_scale", DType::f32, {1}, std::vector<float>{divisor});
+    return bad(open(list) / "m", 2, 32);
+  };
+  EXPECT_EQ(nvfp4(1e-38f), "tensor \"m.weight_global_scale\": expected a divisor above 2^-120, found 1e-38");
+  const auto fp8 = [](float scale) {
+    TensorList list;
+    list.add_zeros("m.weight", DType::f8_e4m3, {2, 32})
+        .add("m.weight_scale", DType::f32, {2, 1}, std::vector<float>{1, scale});
+    return bad(open(list) / "m", 2, 32);
+  };
+  EXPECT_EQ(fp8(3e38f), "tensor \"m.weight_scale\": expected scales of at least 0 and below 2^120, found 3e+38 at 1");
+  EXPECT_EQ(fp8(-1), "tensor \"m.weight_scale\": expected scales of at least 0 and below 2^120, found -1 at 1");
+}
+
+TEST(WeightsMatrix, NotesStaticInputsWithoutAScale) {
+  const char* w4a4 = R"({"quantization_config": {"quant_method": "compressed-tensors",
+    "format": "nvfp4-pack-quantized", "config_groups": {"group_0": {"targets": ["Linear"],
+    "weights": {"num_bits": 4, "type": "float", "group_size": 16, "strategy": "tensor_group"},
+    "input_activations": {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": "local"}}}}})";
+  TensorList list;
+  for (const std::string m : {"m", "n"}) {
+    list.add_zeros(m + ".weight_packed", DType::u8, {2, 16})
+        .add_zeros(m + ".weight_scale", DType::f8_e4m3, {2, 2})
+        .add(m + ".weight_global_scale", DType::f32, {1}, std::vector<float>{3});
+  }
+  const Weights root = open(list, w4a4);
+  EXPECT_EQ((root / "m").matrix(2, 32).activation, ActivationFormat{});
+  (root / "n").matrix(2, 32);
+  const std::vector<std::string> notes = root.finish();
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_EQ(notes[0], "inputs of \"m\" and 1 more are declared static: expected a scale of theirs, found none: they stay "
+                      "as they are");
+}
+
 TEST(WeightsMatrix, RefusesTwoAnswers) {
   TensorList both = nvfp4_ct();
   EXPECT_EQ(bad(open(both.add_zeros("m.weight", DType::bf16, {2, 32})) / "m", 2, 32),

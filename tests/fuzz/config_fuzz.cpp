@@ -6,6 +6,8 @@
 #include "core/checkpoint/json_file.h"
 #include "core/checkpoint/quant_config.h"
 #include "models/model_type.h"
+#include "models/llama.h"
+#include "models/qwen3.h"
 #include "models/qwen3_5_config.h"
 #include "nibble/error.h"
 
@@ -40,6 +42,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         if (c.heads % c.kv_heads != 0 || c.rotary_dim > c.head_dim) std::abort();
       },
       view);
+  for (const auto read : {nibble::read_qwen3_config, nibble::read_llama_config}) {
+    try {
+      const nibble::DenseConfig c = read(view);
+      if (c.heads % c.kv_heads != 0 || c.rope.rotary_dim != c.head_dim) std::abort();
+      if (!(c.rope.scaling.factor >= 1) || !(c.rope.scaling.low < c.rope.scaling.high)) std::abort();
+    } catch (const nibble::Error& e) {
+      if (e.code() != nibble::ErrorCode::bad_file && e.code() != nibble::ErrorCode::unsupported) {
+        std::abort();
+      }
+    }
+  }
   quiet(
       [](const nibble::JsonView& v) {
         const nibble::QuantConfig q = nibble::QuantConfig::read(v);

@@ -110,6 +110,7 @@ const Case kCt{"model/hf-nvfp4-ct", "golden/prompts"};
 const Case kModelOpt{"model/hf-nvfp4-modelopt", "golden/prompts"};
 const Case kMixedCt{"mixed/hf-mixed-ct", "mixed/golden/hf-mixed-ct"};
 const Case kMixedModelOpt{"mixed/hf-mixed-modelopt", "mixed/golden/hf-mixed-modelopt"};
+const Case kQwen3{"archs/qwen3", "archs/golden/qwen3"}, kLlama{"archs/llama", "archs/golden/llama"};
 const Case kFp8Block{"mixed/hf-fp8-block", "mixed/golden/hf-fp8-block"};
 
 TEST(Golden, CompressedTensors) { check_prompts(kCt); }
@@ -117,6 +118,8 @@ TEST(Golden, ModelOpt) { check_prompts(kModelOpt); }
 TEST(Golden, MixedCompressedTensors) { check_prompts(kMixedCt); }
 TEST(Golden, MixedModelOpt) { check_prompts(kMixedModelOpt); }
 TEST(Golden, Fp8Block) { check_prompts(kFp8Block); }
+TEST(Golden, Qwen3) { check_prompts(kQwen3); }
+TEST(Golden, Llama) { check_prompts(kLlama); }
 
 // Every level of kernels, in both of the CPU's own profiles; what this processor or build has not is skipped by name.
 class GoldenKernels : public testing::TestWithParam<const char*> {};
@@ -129,6 +132,8 @@ TEST_P(GoldenKernels, AnswerAsTheOracle) {
     GTEST_SKIP() << e.what();
   }
   const Promise& promise = device.profile == "bf16" ? kBf16 : kF32;
+  check_prompts(kQwen3, device, promise);
+  check_prompts(kLlama, device, promise);
   if (device.kernels == "portable") return check_prompts(kCt, device, promise, 32);  // the others take minutes
   check_prompts(kCt, device, promise);
   check_prompts(kMixedCt, device, promise);

@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 const fs::path kData = NIBBLE_TEST_DATA;
-constexpr std::uint64_t kLimit = 40ull << 20;
+constexpr std::uint64_t kLimit = 40'000'000;
 
 std::vector<fs::path> regular_files() {
   std::vector<fs::path> files;
@@ -30,7 +30,7 @@ std::string contents(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-TEST(TestData, StaysUnderFortyMebibytes) {
+TEST(TestData, StaysUnderFortyMegabytes) {
   std::uint64_t total = 0;
   for (const fs::path& file : regular_files()) total += fs::file_size(file);
   EXPECT_LT(total, kLimit);

@@ -40,7 +40,7 @@ TEST(MoeRefusal, KeysOfQwen3Next) {
       {"mlp_only_layers", Json::Array{0, 1}, {"mlp_only_layers", "at least one of 2 layers", "found none"}},
       {"mlp_only_layers", Json::Array{2}, {"mlp_only_layers", "below num_hidden_layers 2", "found 2"}},
       {"mlp_only_layers", Json::Array{-1}, {"mlp_only_layers", "below num_hidden_layers 2", "found -1"}},
-      {"mlp_only_layers", Json::Array{"0"}, {"mlp_only_layers", "found string"}},
+      {"mlp_only_layers", Json::Array{"0"}, {"mlp_only_layers", "found \"0\""}},
       // A layer that the file holds experts for.
       {"mlp_only_layers", Json::Array{0}, {"expected tensor \"model.layers.0.mlp.gate_proj\""}},
       {"decoder_sparse_step", 2, {"expected tensor \"model.layers.0.mlp.gate_proj\""}},

@@ -3,10 +3,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "backends/cuda/arch_path.h"
 #include "backends/cuda/bench/bench_data.h"
-#include "backends/cuda/check.h"
-#include "backends/cuda/device_info.h"
+#include "backends/cuda/bench/bench_run.h"
 #include "backends/cuda/ops/sequence.h"
 #include "backends/cuda/step_view.h"
 
@@ -16,44 +14,23 @@ namespace {
 constexpr std::int64_t kMostPlainRows = 4096;
 constexpr std::int32_t kRecords = 1, kTaps = 4;
 
-struct Stopped {};  // by on_progress
-
-class Runner {
+class Runner : BenchRun<DeltaBench, DeltaBenchOptions> {
  public:
   Runner(const BackendOptions& options, const DeltaBenchOptions& how)
-      : how_(how),
-        card_(use_card(options.index)),
-        path_(arch_path_from(options.arch_path, card_.major, card_.minor)),
-        timer_(how.repetitions, [this] { go_on(); }) {
-    if (operand_of(path_) == DType::f16) {
-      throw Error(ErrorCode::unsupported, "[cuda] bench ops: delta: expected rows of bf16 (sm90, sm120), found sm70");
-    }
-    result_.device = card_.name;
-    result_.kernels = architecture_of(card_.major, card_.minor);
-    result_.profile = arch_path_name(path_);
-  }
+      : BenchRun(options, how, how.shapes.size() * how.sequences.size() * how.rows.size(), "delta") {}
 
   DeltaBench run() {
-    try {
+    return finish([&] {
       result_.copy_bytes_per_second = copy_rate(timer_, card_.multiprocessors);
       for (const DeltaBenchShape& shape : how_.shapes) {
         for (const std::int32_t sequences : how_.sequences) {
           for (const std::int64_t rows : how_.rows) measure(shape, sequences, rows);
         }
       }
-    } catch (const Stopped&) {
-      result_.complete = false;
-    }
-    return std::move(result_);
+    });
   }
 
  private:
-  void go_on() const {
-    const std::size_t all = how_.shapes.size() * how_.sequences.size() * how_.rows.size();
-    const double part = static_cast<double>(result_.rows.size()) / static_cast<double>(all);
-    if (how_.on_progress && !how_.on_progress(what_, part)) throw Stopped{};
-  }
-
   // Float32 in [first, first + size).
   Block uniform(std::int64_t count, float first, float size) {
     std::vector<float> host(static_cast<std::size_t>(count));
@@ -159,21 +136,11 @@ class Runner {
     result_.rows.push_back(std::move(row));
   }
 
-  const DeltaBenchOptions& how_;
-  CardInfo card_;
-  ArchPath path_;
-  LaunchTimer timer_;
-  DeltaBench result_;
-  std::string what_;
 };
 
 }  // namespace
 
 DeltaBench bench_delta(const BackendOptions& options, const DeltaBenchOptions& how) {
-  if (!options.mirror.empty()) {
-    throw Error(ErrorCode::no_device,
-                "[cuda] mirror: only the CPU mirrors a profile, found \"" + options.mirror + "\"");
-  }
   return Runner(options, how).run();
 }
 

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 
-#include "backends/cuda/arch_path.h"
 #include "backends/cuda/bench/bench_data.h"
-#include "backends/cuda/check.h"
-#include "backends/cuda/device_info.h"
+#include "backends/cuda/bench/bench_run.h"
 #include "backends/cuda/ops/linear.h"
 #include "backends/cuda/ops/rowwise.h"
 
@@ -15,24 +13,10 @@ namespace {
 constexpr std::int64_t kColdRows = 16;  // up to here a step reads weights and does little else
 constexpr std::uint64_t kMostCopies = 1024;
 
-struct Stopped {};  // by on_progress
-
-class Runner {
+class Runner : BenchRun<GateUpBench, GateUpBenchOptions> {
  public:
   Runner(const BackendOptions& options, const GateUpBenchOptions& how)
-      : how_(how),
-        card_(use_card(options.index)),
-        path_(arch_path_from(options.arch_path, card_.major, card_.minor)),
-        timer_(how.repetitions, [this] { go_on(); }) {
-    if (operand_of(path_) == DType::f16) {
-      throw Error(ErrorCode::unsupported, "[cuda] bench ops: gate-up: expected rows of bf16 (sm90, sm120), found sm70");
-    }
-    int l2 = 0;
-    check(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, options.index), "asking for the L2's size");
-    l2_bytes_ = static_cast<std::uint64_t>(l2);
-    result_.device = card_.name;
-    result_.kernels = architecture_of(card_.major, card_.minor);
-    result_.profile = arch_path_name(path_);
+      : BenchRun(options, how, how.shapes.size() * how.formats.size() * how.rows.size(), "gate-up") {
     step_ = allot(sizeof(StepView), "a step");
     if (const std::uint64_t bytes = linear_sums_bytes(path_, card_.multiprocessors); bytes > 0) {
       sums_ = allot(bytes, "partial sums");
@@ -41,23 +25,14 @@ class Runner {
   }
 
   GateUpBench run() {
-    try {
+    return finish([&] {
       for (const LinearShape& shape : how_.shapes) {
         for (const std::string& format : how_.formats) measure(shape, format);
       }
-    } catch (const Stopped&) {
-      result_.complete = false;
-    }
-    return std::move(result_);
+    });
   }
 
  private:
-  void go_on() const {
-    const std::size_t all = how_.shapes.size() * how_.formats.size() * how_.rows.size();
-    const double part = static_cast<double>(result_.rows.size()) / static_cast<double>(all);
-    if (how_.on_progress && !how_.on_progress(what_, part)) throw Stopped{};
-  }
-
   void measure(const LinearShape& s, const std::string& format) {
     what_ = format + " " + std::to_string(s.n) + "x" + std::to_string(s.k) + ", weights";
     go_on();
@@ -116,23 +91,12 @@ class Runner {
     return {block.data(), DType::bf16, Rows::tokens, cols, static_cast<std::int32_t>(cols), nullptr};
   }
 
-  const GateUpBenchOptions& how_;
-  CardInfo card_;
-  ArchPath path_;
-  LaunchTimer timer_;
-  GateUpBench result_;
-  std::string what_;
-  std::uint64_t l2_bytes_ = 0;
   Block step_, sums_;
 };
 
 }  // namespace
 
 GateUpBench bench_gate_up(const BackendOptions& options, const GateUpBenchOptions& how) {
-  if (!options.mirror.empty()) {
-    throw Error(ErrorCode::no_device,
-                "[cuda] mirror: only the CPU mirrors a profile, found \"" + options.mirror + "\"");
-  }
   return Runner(options, how).run();
 }
 

@@ -10,16 +10,13 @@
 #include <random>
 
 #include "backends/cuda/bench/bench_data.h"
-#include "backends/cuda/check.h"
-#include "backends/cuda/device_info.h"
+#include "backends/cuda/bench/bench_run.h"
 #include "backends/cuda/ops/linear.h"
 
 namespace nibble::cuda {
 namespace {
 
 constexpr std::uint64_t kMostRoutes = 64;
-
-struct Stopped {};  // by on_progress
 
 std::string text_of(const GroupedShape& s) {
   return std::to_string(s.experts) + " experts of " + std::to_string(s.n) + "x" + std::to_string(s.k);
@@ -52,50 +49,26 @@ struct Routes {
   }
 };
 
-class Runner {
+class Runner : BenchRun<GroupedBench, GroupedBenchOptions> {
  public:
   Runner(const BackendOptions& options, const GroupedBenchOptions& how)
-      : how_(how),
-        card_(use_card(options.index)),
-        path_(arch_path_from(options.arch_path, card_.major, card_.minor)),
-        timer_(how.repetitions, [this] { go_on(); }) {
-    if (operand_of(path_) == DType::f16) {
-      throw Error(ErrorCode::unsupported, "[cuda] bench ops: experts: expected rows of bf16 (sm90, sm120), found sm70");
-    }
-    int l2 = 0;
-    check(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, options.index), "asking for the L2's size");
-    result_.device = card_.name;
-    result_.kernels = architecture_of(card_.major, card_.minor);
-    result_.profile = arch_path_name(path_);
-    result_.l2_bytes = static_cast<std::uint64_t>(l2);
+      : BenchRun(options, how, how.shapes.size() * how.formats.size() * how.rows.size(), "experts") {
+    result_.l2_bytes = l2_bytes_;
     step_ = allot(sizeof(StepView), "a step");
   }
 
   GroupedBench run() {
-    try {
+    return finish([&] {
       at("copies on the device");
       result_.copy_bytes_per_second = copy_rate(timer_, card_.multiprocessors);
       measure_peer();
       for (const GroupedShape& s : how_.shapes) {
         for (const std::string& format : how_.formats) measure_format(s, format);
       }
-    } catch (const Stopped&) {
-      result_.complete = false;
-    }
-    return std::move(result_);
+    });
   }
 
  private:
-  void at(std::string what) {
-    what_ = std::move(what);
-    go_on();
-  }
-  void go_on() const {
-    const std::size_t all = how_.shapes.size() * how_.formats.size() * how_.rows.size();
-    const double part = static_cast<double>(result_.rows.size()) / static_cast<double>(all);
-    if (how_.on_progress && !how_.on_progress(what_, std::min(part, 1.0))) throw Stopped{};
-  }
-
   void measure_peer() {
     if (!how_.peer) {
       result_.peer = "not asked for";
@@ -199,22 +172,12 @@ class Runner {
     }
   }
 
-  const GroupedBenchOptions& how_;
-  CardInfo card_;
-  ArchPath path_;
-  LaunchTimer timer_;
-  GroupedBench result_;
-  std::string what_;
   Block step_;
 };
 
 }  // namespace
 
 GroupedBench bench_grouped(const BackendOptions& options, const GroupedBenchOptions& how) {
-  if (!options.mirror.empty()) {
-    throw Error(ErrorCode::no_device,
-                "[cuda] mirror: only the CPU mirrors a profile, found \"" + options.mirror + "\"");
-  }
   return Runner(options, how).run();
 }
 

@@ -9,8 +9,7 @@
 #include <optional>
 
 #include "backends/cuda/bench/bench_data.h"
-#include "backends/cuda/check.h"
-#include "backends/cuda/device_info.h"
+#include "backends/cuda/bench/bench_run.h"
 #include "backends/cuda/ops/linear.h"
 #include "backends/cuda/ops/rowwise.h"
 
@@ -21,23 +20,13 @@ constexpr std::int64_t kColdRows = 16;  // up to here a step reads weights and d
 constexpr std::uint64_t kMostCopies = 1024;
 constexpr std::int64_t kProductRows = 256;  // more than that: loads are not the limit
 
-struct Stopped {};  // by on_progress
-
 std::string text_of(const LinearShape& s) { return std::to_string(s.n) + "x" + std::to_string(s.k); }
 
-class Runner {
+class Runner : BenchRun<LinearBench, LinearBenchOptions> {
  public:
   Runner(const BackendOptions& options, const LinearBenchOptions& how)
-      : how_(how),
-        card_(use_card(options.index)),
-        path_(arch_path_from(options.arch_path, card_.major, card_.minor)),
-        timer_(how.repetitions, [this] { go_on(); }) {
-    int l2 = 0;
-    check(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, options.index), "asking for the L2's size");
-    result_.device = card_.name;
-    result_.kernels = architecture_of(card_.major, card_.minor);
-    result_.profile = arch_path_name(path_);
-    result_.l2_bytes = static_cast<std::uint64_t>(l2);
+      : BenchRun(options, how, how.shapes.size() * how.formats.size() * how.rows.size(), nullptr) {
+    result_.l2_bytes = l2_bytes_;
     most_rows_ = *std::max_element(how.rows.begin(), how.rows.end());
     few_ = *std::min_element(how.rows.begin(), how.rows.end()) <= kColdRows;
     step_ = allot(sizeof(StepView), "a step");
@@ -46,28 +35,15 @@ class Runner {
   }
 
   LinearBench run() {
-    try {
+    return finish([&] {
       measure_copy();
       start_peer();
       for (const LinearShape& s : how_.shapes) measure_shape(s);
       if (how_.together) measure_together();
-    } catch (const Stopped&) {
-      result_.complete = false;
-    }
-    return std::move(result_);
+    });
   }
 
  private:
-  void at(std::string what) {
-    what_ = std::move(what);
-    go_on();
-  }
-  void go_on() const {
-    const std::size_t all = how_.shapes.size() * how_.formats.size() * how_.rows.size();
-    const double part = static_cast<double>(result_.rows.size()) / static_cast<double>(all);
-    if (how_.on_progress && !how_.on_progress(what_, part)) throw Stopped{};
-  }
-
   void fill(const Block& block, std::uint64_t count, std::uint64_t seed, float scale, bool f16) {
     fill_random(timer_.stream(), card_.multiprocessors, block, count, seed, scale, f16);
   }
@@ -275,13 +251,7 @@ class Runner {
     return to;
   }
 
-  const LinearBenchOptions& how_;
-  CardInfo card_;
-  ArchPath path_;
-  LaunchTimer timer_;
   std::optional<CublasPeer> peer_;
-  LinearBench result_;
-  std::string what_;
   std::int64_t most_rows_ = 0;
   bool few_ = false;
   Block step_, workspace_, sums_, x_, y_;
@@ -290,10 +260,6 @@ class Runner {
 }  // namespace
 
 LinearBench bench_linear(const BackendOptions& options, const LinearBenchOptions& how) {
-  if (!options.mirror.empty()) {
-    throw Error(ErrorCode::no_device,
-                "[cuda] mirror: only the CPU mirrors a profile, found \"" + options.mirror + "\"");
-  }
   return Runner(options, how).run();
 }
 

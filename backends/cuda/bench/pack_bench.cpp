@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backends/cuda/arch_path.h"
-#include "backends/cuda/bench/launch_timer.h"
-#include "backends/cuda/check.h"
-#include "backends/cuda/device_info.h"
+#include "backends/cuda/bench/bench_run.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/ops/eights.h"
 #include "core/checkpoint/activation_kind.h"
@@ -17,26 +14,15 @@ namespace {
 
 using Kind = ActivationFormat::Kind;
 
-struct Stopped {};  // by on_progress
-
-class Runner {
+class Runner : BenchRun<PackBench, PackBenchOptions> {
  public:
   Runner(const BackendOptions& options, const PackBenchOptions& how)
-      : how_(how),
-        card_(use_card(options.index)),
-        path_(arch_path_from(options.arch_path, card_.major, card_.minor)),
-        timer_(how.repetitions, [this] { go_on(); }) {
-    if (operand_of(path_) == DType::f16) {
-      throw Error(ErrorCode::unsupported, "[cuda] bench ops: packing: expected rows of bf16 (sm90, sm120), found sm70");
-    }
-    result_.device = card_.name;
-    result_.kernels = architecture_of(card_.major, card_.minor);
-    result_.profile = arch_path_name(path_);
+      : BenchRun(options, how, how.shapes.size() * how.formats.size() * how.rows.size(), "packing") {
     step_ = Block(Place::device, sizeof(StepView), "a step", made_);
   }
 
   PackBench run() {
-    try {
+    return finish([&] {
       for (const PackShape& shape : how_.shapes) {
         for (const std::string& format : how_.formats) {
           for (const std::int64_t rows : how_.rows) {
@@ -45,19 +31,10 @@ class Runner {
           }
         }
       }
-    } catch (const Stopped&) {
-      result_.complete = false;
-    }
-    return std::move(result_);
+    });
   }
 
  private:
-  void go_on() const {
-    const std::size_t all = how_.shapes.size() * how_.formats.size() * how_.rows.size();
-    const double part = static_cast<double>(result_.rows.size()) / static_cast<double>(all);
-    if (how_.on_progress && !how_.on_progress(what_, part)) throw Stopped{};
-  }
-
   // Waves of every size; as bf16, or float32 where `wide`.
   Block inputs(std::int64_t count, bool wide) {
     const std::uint64_t size = wide ? 4 : 2;
@@ -140,12 +117,6 @@ class Runner {
 
   Launch launch(std::int64_t rows) const { return timer_.launch(rows, step_.data(), card_.multiprocessors); }
 
-  const PackBenchOptions& how_;
-  CardInfo card_;
-  ArchPath path_;
-  LaunchTimer timer_;
-  PackBench result_;
-  std::string what_;
   std::uint64_t made_ = 0;
   Block step_;
 };
@@ -153,10 +124,6 @@ class Runner {
 }  // namespace
 
 PackBench bench_pack(const BackendOptions& options, const PackBenchOptions& how) {
-  if (!options.mirror.empty()) {
-    throw Error(ErrorCode::no_device,
-                "[cuda] mirror: only the CPU mirrors a profile, found \"" + options.mirror + "\"");
-  }
   return Runner(options, how).run();
 }
 

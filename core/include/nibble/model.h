@@ -35,6 +35,7 @@ struct ModelInfo {
   struct Attention {  // layers 0: the model has none
     std::int64_t layers = 0, heads = 0, kv_heads = 0, head_dim = 0, rotary_dim = 0;
     double rope_theta = 0;
+    std::string rope_scaling;  // "none", "linear, factor 2", ...
   } attention;
   struct DeltaNet {
     std::int64_t layers = 0, key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, conv_kernel = 0;

@@ -155,7 +155,7 @@ struct PackBenchRow {
   std::string format;
   std::int64_t rows = 0;
   LaunchTimes alone, two, fused;
-  std::string kernel;  // of the fused op: "eights", or why its generic kernel serves
+  std::string kernel;  // of the fused op: on a card "eights", or why its generic kernel serves; else the instruction set
 };
 
 struct PackBench {
