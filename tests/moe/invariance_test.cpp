@@ -76,7 +76,6 @@ TEST_P(MoeInvariance, LogitsLieNearTheOracles) {
   }
 }
 
-// Threads and instruction sets.
 TEST_P(MoeInvariance, ThreadsGiveTheSameBits) {
   const auto prompt = long_ids(arch());
   Device one = device(), seven = device();
@@ -86,6 +85,21 @@ TEST_P(MoeInvariance, ThreadsGiveTheSameBits) {
   const Result x = prefill(a, prompt, 3), y = prefill(b, prompt, 3);
   EXPECT_TRUE(same_bytes(x.logits, y.logits));
   expect_same_state(x.state, y.state, "7 threads");
+}
+
+// Inputs of experts that are packed behind the norm and behind SwiGLU, as cards do it.
+TEST(MoeFusedPacks, ChangeNoBit) {
+  const auto prompt = long_ids(kMoe);
+  LoadOptions how = options();
+  how.activations = Activations::declared;
+  for (const std::string mirror : {"cpu:mirror=sm90", "cpu:mirror=sm120"}) {
+    Model apart = load(kMoe, how, Device::parse(mirror + ",fused-pack=off"));
+    Model fused = load(kMoe, how, Device::parse(mirror + ",fused-pack=on"));
+    EXPECT_LT(fused.info().programs.front().ops, apart.info().programs.front().ops);
+    const Result a = prefill(apart, prompt, 4), b = prefill(fused, prompt, 4);
+    EXPECT_TRUE(same_bytes(a.logits, b.logits)) << mirror;
+    expect_same_state(a.state, b.state, mirror);
+  }
 }
 
 // The free test of every model: random weights, all mixes.

@@ -24,7 +24,7 @@ inline std::vector<std::string> prompts_of(const Arch& a) {
   for (const auto& [id, prompt] : json.find("prompts")->as_object()) out.push_back(id);
   return out;
 }
-// The first is the longest: 196 and 207 tokens.
+// Of 196 and 207 tokens.
 inline std::vector<std::int32_t> long_ids(const Arch& a) {
   std::vector<std::int32_t> longest;
   for (const std::string& id : prompts_of(a)) {
