@@ -2,79 +2,14 @@
 // query and key, SwiGLU, plain norm weights, heads that may be wider together than the hidden size.
 #include "models/qwen3.h"
 
-#include "core/layers/layers.h"
+#include "models/dense.h"
 
 namespace nibble {
-namespace {
 
-AttentionConfig attention_config(const DenseConfig& c) {
-  return {.hidden = c.hidden,
-          .shape = c.attention(),
-          .rope = c.rope,
-          .eps = c.rms_eps,
-          .qk_norm = true,
-          .norm_weight = NormWeight::plain,
-          .output_gate = false};
-}
-
-struct Block {
-  std::string name;
-  RmsNormLayer input_layernorm, post_attention_layernorm;
-  AttentionLayer self_attn;
-  SwiGluLayer mlp;
-
-  Block(const DenseConfig& c, const Weights& w)
-      : name(w.name()),
-        input_layernorm(w / "input_layernorm", c.hidden, c.rms_eps, NormWeight::plain),
-        post_attention_layernorm(w / "post_attention_layernorm", c.hidden, c.rms_eps,
-                                 NormWeight::plain),
-        self_attn(w / "self_attn", attention_config(c)),
-        mlp(w / "mlp", c.hidden, c.intermediate) {}
-
-  Tensor operator()(Step& s, Tensor x) const {
-    x = s.add(name + ".mixed", x, self_attn(s, input_layernorm(s, x)));
-    return s.add(name + ".out", x, mlp(s, post_attention_layernorm(s, x)));
-  }
-};
-
-class Qwen3 final : public Decoder {
- public:
-  Qwen3(const DenseConfig& c, const Weights& w)
-      : config_(c),
-        embed_tokens_(w / "model.embed_tokens", c.vocab, c.hidden),
-        norm_(w / "model.norm", c.hidden, c.rms_eps, NormWeight::plain),
-        lm_head_(w / "lm_head", c.vocab, c.hidden, c.tied) {
-    for (int i = 0; i < c.layers; ++i) blocks_.emplace_back(c, w / "model.layers" / i);
-  }
-
-  DecoderInfo info() const override {
-    const DenseConfig& c = config_;
-    return {"qwen3",      c.layers,  c.hidden,          c.vocab, c.max_positions, c.eos_ids,
-            c.rope.theta, c.rms_eps, c.rope.rotary_dim, c.tied,  c.rope.scaling};
-  }
-
-  Tensor forward(Step& s) const override {
-    Tensor x = embed_tokens_(s);
-    for (const Block& block : blocks_) x = block(s, x);
-    return lm_head_(s, norm_(s, s.output_rows(x)), embed_tokens_);
-  }
-
- private:
-  DenseConfig config_;
-  EmbeddingLayer embed_tokens_;
-  RmsNormLayer norm_;
-  HeadLayer lm_head_;
-  std::vector<Block> blocks_;
-};
-
-}  // namespace
-
-DenseConfig read_qwen3_config(const JsonView& config) {
-  return read_dense_config(config, AbsentHeads::refused);
-}
+DenseConfig read_qwen3_config(const JsonView& config) { return read_dense_config(config, AbsentHeads::refused); }
 
 std::unique_ptr<Decoder> make_qwen3(const JsonView& config, const Weights& weights) {
-  return std::make_unique<Qwen3>(read_qwen3_config(config), weights);
+  return make_dense("qwen3", read_qwen3_config(config), true, weights);
 }
 
 }  // namespace nibble

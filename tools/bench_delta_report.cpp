@@ -10,8 +10,6 @@
 namespace nibble::tool {
 namespace {
 
-std::string micros(const LaunchTimes& t) { return fmt::format("{:.2f} ± {:.2f}", t.median * 1e6, t.spread * 1e6); }
-
 Json::Object header(const DeltaBench& b) {
   return {{"nibble", version()},
           {"op", "delta"},

@@ -16,8 +16,6 @@ std::string experts_text(const GroupedShape& s) {
 }
 double tera(const GroupedBenchRow& r) { return r.flops() / r.ours.median * 1e-12; }
 double giga_bytes(const GroupedBenchRow& r) { return static_cast<double>(r.bytes) / r.ours.median * 1e-9; }
-std::string micros(const LaunchTimes& t) { return fmt::format("{:.2f} ± {:.2f}", t.median * 1e6, t.spread * 1e6); }
-
 Json::Object header(const GroupedBench& b) {
   return {{"nibble", version()},  {"op", "grouped"},        {"device", b.device},       {"kernels", b.kernels},
           {"profile", b.profile}, {"l2_bytes", b.l2_bytes}, {"complete", b.complete},   {"has_peer", b.has_peer},

@@ -13,10 +13,6 @@ namespace {
 // Per cent over the op by itself.
 double over(const LaunchTimes& t, const PackBenchRow& r) { return 100 * (t.median / r.alone.median - 1); }
 
-std::string micros(const LaunchTimes& t) {
-  return fmt::format("{:.2f} ± {:.2f}", t.median * 1e6, t.spread * 1e6);
-}
-
 Json::Object header(const PackBench& b) {
   return {{"nibble", version()},  {"op", "pack"},           {"device", b.device},
           {"kernels", b.kernels}, {"profile", b.profile},   {"complete", b.complete}};

@@ -1,5 +1,7 @@
 #include "tools/rows_report.h"
 
+#include <fmt/format.h>
+
 #include "tools/table.h"
 
 namespace nibble::tool {
@@ -26,6 +28,10 @@ std::string rows_json(Json::Object header, std::vector<Json::Object> rows) {
   Json::Array all;
   for (Json::Object& row : rows) all.emplace_back(std::move(row));
   return Json(Json::Object{{"header", std::move(header)}, {"rows", std::move(all)}}).dump(2) + "\n";
+}
+
+std::string micros(const LaunchTimes& times) {
+  return fmt::format("{:.2f} ± {:.2f}", times.median * 1e6, times.spread * 1e6);
 }
 
 Json samples_json(const LaunchTimes& times) { return Json::Array(times.samples.begin(), times.samples.end()); }

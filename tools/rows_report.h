@@ -15,6 +15,8 @@ std::string rows_csv(const Json::Object& header, const std::vector<Json::Object>
 // {"header": ..., "rows": [...]}, indented.
 std::string rows_json(Json::Object header, std::vector<Json::Object> rows);
 
+// Median and spread: "12.34 ± 0.05".
+std::string micros(const LaunchTimes& times);
 Json samples_json(const LaunchTimes& times);
 // [{"kernel": ..., "verdict": ...}]
 Json choices_json(const std::vector<std::pair<std::string, std::string>>& choices);

@@ -77,16 +77,22 @@ void check(const PackBenchOptions& how) {
   }
 }
 
+// By a backend that measures it, which only cards do.
+template <class Bench, class Options>
+Bench on_a_card(const Device& on, const Options& how, Bench (*BackendEntry::*measure)(const BackendOptions&, const Options&)) {
+  const BackendEntry& entry = backend_for(on);
+  if (entry.*measure == nullptr) {
+    throw Error(ErrorCode::no_device,
+                "[device] bench ops: expected a CUDA device (cuda, cuda:1), found " + on.text());
+  }
+  return (entry.*measure)(backend_options(on), how);
+}
+
 }  // namespace
 
 LinearBench bench_linear(const Device& on, const LinearBenchOptions& how) {
   check_linear(how);
-  const BackendEntry& entry = backend_for(on);
-  if (entry.bench_linear == nullptr) {
-    throw Error(ErrorCode::no_device,
-                "[device] bench ops: expected a CUDA device (cuda, cuda:1), found " + on.text());
-  }
-  return entry.bench_linear(backend_options(on), how);
+  return on_a_card(on, how, &BackendEntry::bench_linear);
 }
 
 GroupedBench bench_grouped(const Device& on, const GroupedBenchOptions& how) {
@@ -95,12 +101,7 @@ GroupedBench bench_grouped(const Device& on, const GroupedBenchOptions& how) {
     expect_range("experts", s.experts, kMostExperts);
     expect_range("experts of a token", s.per_token, s.experts);
   }
-  const BackendEntry& entry = backend_for(on);
-  if (entry.bench_grouped == nullptr) {
-    throw Error(ErrorCode::no_device,
-                "[device] bench ops: expected a CUDA device (cuda, cuda:1), found " + on.text());
-  }
-  return entry.bench_grouped(backend_options(on), how);
+  return on_a_card(on, how, &BackendEntry::bench_grouped);
 }
 
 GateUpBench bench_gate_up(const Device& on, const GateUpBenchOptions& how) {
@@ -110,12 +111,7 @@ GateUpBench bench_gate_up(const Device& on, const GateUpBenchOptions& how) {
     throw Error(ErrorCode::invalid_argument,
                 "[bench ops] shapes: expected N a multiple of 8, found " + std::to_string(s.n));
   }
-  const BackendEntry& entry = backend_for(on);
-  if (entry.bench_gate_up == nullptr) {
-    throw Error(ErrorCode::no_device,
-                "[device] bench ops: expected a CUDA device (cuda, cuda:1), found " + on.text());
-  }
-  return entry.bench_gate_up(backend_options(on), how);
+  return on_a_card(on, how, &BackendEntry::bench_gate_up);
 }
 
 DeltaBench bench_delta(const Device& on, const DeltaBenchOptions& how) {
@@ -143,12 +139,7 @@ DeltaBench bench_delta(const Device& on, const DeltaBenchOptions& how) {
                                                    " sequences of " + std::to_string(rows));
     }
   }
-  const BackendEntry& entry = backend_for(on);
-  if (entry.bench_delta == nullptr) {
-    throw Error(ErrorCode::no_device,
-                "[device] bench ops: expected a CUDA device (cuda, cuda:1), found " + on.text());
-  }
-  return entry.bench_delta(backend_options(on), how);
+  return on_a_card(on, how, &BackendEntry::bench_delta);
 }
 
 PackBench bench_pack(const Device& on, const PackBenchOptions& how) {

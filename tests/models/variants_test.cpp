@@ -165,7 +165,7 @@ TEST(Variants, A8ReencodesATiedTableOnce) {
 
 // The free test of every model: random weights, all mixes, one forward; finite and reproducible.
 TEST(Variants, SyntheticShapesRun) {
-  for (const char* shape : {"tiny", "tiny-qwen3", "tiny-llama"}) {
+  for (const char* shape : {"tiny", "tiny-qwen3", "tiny-llama", "tiny-moe", "tiny-next"}) {
     for (const char* mix : {"nvfp4", "mlp-nvfp4-rest-fp8", "bf16", "f32"}) {
       for (const Activations activations : {Activations::a16, Activations::declared, Activations::a8}) {
         LoadOptions how = options();
