@@ -17,8 +17,12 @@ RopeScaling read_scaling(const JsonView& rope) {
   // Files made before 2024 call it type.
   const char* key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
   const std::string type = rope.string_or(key, "default");
+  if (rope.has("rope_type") && rope.has("type") && rope.string_or("type", "") != type) {
+    rope.fail("type", "expected rope_type's " + show_name(type) + ", found " + show_name(rope.string_or("type", "")));
+  }
   RopeScaling s;
-  if (type == "default") return s;
+  if (!rope.has(key) && rope.has("factor")) rope.fail(key, "missing, expected linear or llama3 beside a factor");
+  if (type == "default") return s;  // a factor beside it is the file's own decision to have none
   if (type != "linear" && type != "llama3") {
     unsupported(rope, key, "expected default, linear or llama3, found " + show_name(type));
   }

@@ -45,7 +45,8 @@ void read_rope(const JsonView& t, Qwen3_5Config& c) {
   const bool nested = t.has("rope_parameters");
   const JsonView rope = nested ? t.object("rope_parameters") : t;
   if (!nested && t.has("rope_scaling")) {
-    unsupported(t, "rope_scaling", "expected null or rope_parameters of rope_type default");
+    unsupported(t, "rope_scaling", "expected null or rope_parameters of rope_type default, found " +
+                                      found_text(t.at("rope_scaling").json()));
   }
   if (!nested && !t.has("rope_theta"))
     t.fail("rope_parameters", "missing, and no rope_theta either");
@@ -115,8 +116,8 @@ void check_variant(const JsonView& t) {
   if (const std::string act = t.string_or("hidden_act", "silu"); act != "silu") {
     unsupported(t, "hidden_act", "expected silu, found " + show_name(act));
   }
-  if (t.boolean_or("attention_bias", false)) {
-    unsupported(t, "attention_bias", "expected false, found true");
+  for (const char* flag : {"attention_bias", "use_sliding_window"}) {
+    if (t.boolean_or(flag, false)) unsupported(t, flag, "expected false, found true");
   }
   if (!t.boolean_or("attn_output_gate", true)) {
     unsupported(t, "attn_output_gate", "expected true, found false");

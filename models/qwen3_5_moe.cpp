@@ -20,7 +20,7 @@ Qwen3_5Config read(const JsonView& config) {
   }
   if (text.has("mlp_only_layers") && !text.array("mlp_only_layers").empty()) {
     unsupported(text, "mlp_only_layers",
-                    "expected none, found " + std::to_string(text.array("mlp_only_layers").size()));
+                    "expected no layers, found " + text.at("mlp_only_layers").json().dump());
   }
   c.sparse.assign(static_cast<std::size_t>(c.layers), true);
   return c;

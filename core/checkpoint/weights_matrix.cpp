@@ -227,7 +227,7 @@ float Weights::scalar(const TensorInfo& t, bool divisor, bool shared) const {
   if (!is_scalar(t)) wrong(t, "a single scale");
   const float stored = scales(t, shared).at(0);
   const float value = divisor ? static_cast<float>(1.0 / static_cast<double>(stored)) : stored;
-  if (!std::isfinite(value) || value < 0) {
+  if (value < 0 || (divisor && stored == 0)) {
     wrong(t, divisor ? "a finite positive divisor" : "a scale of at least 0", float_text(stored));
   }
   if (value >= kMostScale) wrong(t, divisor ? "a divisor above 2^-120" : "a scale below 2^120", float_text(stored));

@@ -88,8 +88,11 @@ Tensor Step::grouped_linear(const std::string& name, Tensor x, const ExpertRoute
     for (const Weight& e : experts) {
       if (!(e.activation == w.activation)) {
         throw Error(ErrorCode::unsupported,
-                    "[" + e.name + "] expected the input format and scale that " + w.name +
-                        " declares, found others: experts share one packed input (activations a16 run)");
+                    "[" + e.name + "] expected the input format and scale that " + w.name + " has, found " +
+                        (e.activation.kind == ActivationFormat::Kind::none || w.activation.kind == ActivationFormat::Kind::none
+                             ? "a format and a scale for one of them only"
+                             : "others") +
+                        ": experts share one packed input (activations a16 run)");
       }
     }
   }

@@ -92,6 +92,8 @@ TEST(Qwen3_5ConfigFile, VariantsThatNothingRuns) {
   };
   EXPECT_EQ(refusal("attention_bias", true),
             "config.json: text_config.attention_bias: expected false, found true");
+  EXPECT_EQ(refusal("use_sliding_window", true),
+            "config.json: text_config.use_sliding_window: expected false, found true");
   EXPECT_EQ(refusal("attn_output_gate", false),
             "config.json: text_config.attn_output_gate: expected true, found false");
   EXPECT_EQ(refusal("hidden_act", "gelu"),

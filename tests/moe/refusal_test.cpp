@@ -73,7 +73,7 @@ TEST(MoeRefusal, KeysOfQwen3_5Moe) {
       {"norm_topk_prob", false, {"norm_topk_prob", "expected true, found false"}},
       {"norm_topk_prob", "no", {"norm_topk_prob", "true or false", "string"}},
       {"decoder_sparse_step", 2, {"decoder_sparse_step", "expected 1, found 2"}},
-      {"mlp_only_layers", Json::Array{1}, {"mlp_only_layers", "expected none, found 1"}},
+      {"mlp_only_layers", Json::Array{1}, {"mlp_only_layers", "expected no layers, found [1]"}},
       {"model_type", "qwen3_5_text", {"model_type", "expected qwen3_5_moe_text", "qwen3_5_text"}},
   };
   for (const Key& k : keys) {
