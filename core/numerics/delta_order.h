@@ -1,4 +1,4 @@
-// delta_order.h: how profile sm90 computes prefill rows of the gated delta rule (DeltaRule in core/ops/ops.h) on matrix
+// delta_order.h: how profiles sm90 and sm70 compute prefill rows of the gated delta rule (DeltaRule in core/ops/ops.h) on matrix
 // units, for the head sizes that delta_on_units() names. Chunks and G are those of ops.h; rows beyond a chunk's C are
 // rows of zeros with beta 0, and G_i = G_last there.
 //
@@ -20,6 +20,23 @@
 //   U[i, v] = mma(A[i, j] R[j, v])                                                      tf32, over j
 //   o_i[v]  = mma(d(G_i) * Q[i, v]; M[i, j] bf16(U[j, v]))                              bf16, over j
 //   S[x, v] = mma(d(G_last) * S[x, v]; k_j[x] bf16(d(G_last - G_j) * U[j, v]))          bf16, over j
+//
+// Profile sm70 has f16 operands only (groups of 4, F = 23), and no range to spare in them. Keys and queries are exact in
+// f16; what may be large enters scaled, each column v by a power of two of its own, and beta leaves A, whose elements
+// then are 1 at most:
+//
+//   f16(x)         num::float_to_f16
+//   e_Y(v)         num::weight_exponent of the largest finite magnitude of column v of Y: of S over all x, of R and U over
+//                  the chunk's 64 rows
+//   f16(x; e)      num::weight_to_f16(x, e): f16(x * 2^-e)
+//
+//   Z, W, L, X     as above, of f16(k), f16(q)
+//   A[i, j] = f16(X[i, j]),   M[i, j] = f16(W[i, j] * d(G_i - G_j))                       j <= i, else 0
+//   P[i, v] = mma(f16(k_i)[x] f16(S[x, v]; e_S)) * 2^e_S,   Q[i, v] likewise of q_i
+//   R[i, v] = beta_i * fma(-d(G_i), P[i, v], value_i[v])
+//   U[i, v] = mma(A[i, j] f16(R[j, v]; e_R)) * 2^e_R                                      over j
+//   o_i[v]  = fma(2^e_U, mma(M[i, j] f16(U[j, v]; e_U)), d(G_i) * Q[i, v])                over j
+//   S[x, v] = fma(2^e_U, mma(f16(k_j)[x] f16(d(G_last - G_j) * U[j, v]; e_U)), d(G_last) * S[x, v])
 //
 // So U are u of ops.h by A = (I + L)^-1 diag(beta), as in "Gated Delta Networks" (arXiv 2412.06464), and S stays float32.
 // A row that is no number makes its chunk's rows no numbers, earlier ones too; other sequences do not see it.
