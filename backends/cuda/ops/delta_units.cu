@@ -48,7 +48,7 @@ void delta_units(const Launch& to, const DeltaRuleArgs& a) {
     return tensor_map({CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, a.qkv.data, d.channels(), to.max_rows, a.qkv.stride * 2, cols,
                        kDeltaChunk, cols == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B});
   };
-  const DeltaUnitsParams p{to.step, typed<float>(a.g), typed<float>(a.beta), typed<Bf16>(a.y), a.state, a.section, a.records};
+  const DeltaUnitsParams p{to.step, typed<float>(a.g), typed<float>(a.beta), typed<Bf16>(a.y), a.state, a.section, a.records, false};
   const CUtensorMap keys = map_of(d.key_dim < 64 ? d.key_dim : 64);
   delta_prepare(to, keys, p);
   delta_pass(to, keys, map_of(64), p);
