@@ -10,13 +10,13 @@ namespace nibble::cuda {
 // Such a kernel calls wait_for_launches_before() (device/sm90.cuh) before it reads what others write, or writes at all.
 // Captured, it is the same in a graph.
 template <class... Params, class... Args>
-cudaError_t launch_early(void (*kernel)(Params...), unsigned blocks, unsigned threads, unsigned shared, cudaStream_t stream,
+cudaError_t launch_early(void (*kernel)(Params...), dim3 blocks, unsigned threads, unsigned shared, cudaStream_t stream,
                          Args&&... args) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t how{};
-  how.gridDim = dim3(blocks);
+  how.gridDim = blocks;
   how.blockDim = dim3(threads);
   how.dynamicSmemBytes = shared;
   how.stream = stream;

@@ -9,6 +9,7 @@
 //   needs key_dim <= 4000; any arch
 #include "backends/cuda/ops/delta_rule.h"
 
+#include "backends/cuda/device/half_column.cuh"
 #include "backends/cuda/device/sequence.cuh"
 
 namespace nibble::cuda {
@@ -22,35 +23,6 @@ std::int64_t shared_floats(std::int64_t key_dim, std::int64_t columns) {
   return key_dim * columns + 2 * key_dim + columns;
 }
 
-// A column's share of a lane: half of its rows k, the first half in lanes 0 .. 15.
-template <int KeyDim>
-struct HalfColumn {
-  static constexpr int kRows = KeyDim / 2;
-  float s[kRows];
-  int lane;
-  // f(s[k], of[k]) for the lane's k.
-  template <class F>
-  __device__ __forceinline__ void each(const float* of, F f) {
-    const float* const mine = of + lane / 16 * kRows;
-#pragma unroll
-    for (int k = 0; k < kRows; k += 4) {
-      const float4 v = *reinterpret_cast<const float4*>(mine + k);
-      f(s[k], v.x), f(s[k + 1], v.y), f(s[k + 2], v.z), f(s[k + 3], v.w);
-    }
-  }
-  // Chain over all k of s[k] * of[k], for both lanes: the second half goes on where the first ended.
-  __device__ __forceinline__ float chain(const float* of) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int turn = 0; turn < 2; ++turn) {
-      const float before = __shfl_sync(0xFFFFFFFFu, sum, lane % 16);
-      sum = turn == 0 || lane < 16 ? 0.0f : before;
-      each(of, [&](float s_k, float of_k) { sum = num::fma(s_k, of_k, sum); });
-    }
-    return __shfl_sync(0xFFFFFFFFu, sum, lane % 16 + 16);
-  }
-};
-
 template <class T, int KeyDim>
 __global__ void __launch_bounds__(32)
     step_columns(const StepView* steps, TypedRows<T> qkv, TypedRows<float> g, TypedRows<float> beta, DeltaLayerView state,
@@ -63,7 +35,7 @@ __global__ void __launch_bounds__(32)
   const int lane = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.y);
   const int first = static_cast<int>(blockIdx.x) * 16, column = first + lane % 16;
   const bool exists = column < d.value_dim;
-  HalfColumn<KeyDim> own{{}, lane};
+  HalfColumn<KeyDim, false> own{{}, lane};
   float* const memory = state_of(state, r.slot, head) + lane / 16 * std::int64_t{own.kRows} * d.value_dim +
                         (exists ? column : first);
 #pragma unroll

@@ -1,0 +1,318 @@
+// delta_net.cu: a delta net's decode and verify rows in one launch: gates, convolution, delta rule, gated norm
+//   x [T, C], z, y [T, value channels] bf16; a, b [T, value_heads] f32; S [slots, value_heads, Dim, Dim] f32
+//   map    block = a value head of a range. First a warp takes a head (q, k or v) of a row through convolution and norm;
+//          then a warp has 16 columns of S, half a column a lane, in registers from the first row to the last; then a
+//          warp takes a row through the gated norm. Value heads of one key head convolve it each for itself
+//   early  S, the records that it takes and the ring's rows were left by the step before: they are read, and S written,
+//          before the launches of this step that come first have ended
+//   sums   as delta_conv.cu, delta_rule.cu, norms.cu                       parity: ordered
+//   cost   8 bytes an element of S, once a step whatever the rows -> latency of convolution, two chains and norm,
+//          bandwidth with many sequences
+//   needs  key_dim = value_dim = 32 or 128, four taps; any arch
+#include "backends/cuda/ops/delta_net.h"
+
+#include <cmath>
+
+#include "backends/cuda/device/convolve.cuh"
+#include "backends/cuda/device/half_column.cuh"
+#include "backends/cuda/device/norm.cuh"
+#include "backends/cuda/device/sequence.cuh"
+#include "backends/cuda/device/sm90.cuh"
+#include "backends/cuda/device/tree.cuh"
+#include "backends/cuda/launch_early.h"
+#include "backends/cuda/ops/delta_front.h"
+#include "nibble/error.h"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int kBefore = kConvTaps - 1, kParts = 3;  // q, k, v
+
+struct Params {
+  const StepView* steps;
+  TypedRows<const Bf16> x;
+  const float* taps;
+  TypedRows<const float> a, b;
+  const float *neg_exp_a, *dt_bias;
+  DeltaLayerView state;
+  float q_scale;
+  TypedRows<Bf16> out;  // the rule's, where there is no norm
+  TypedRows<const Bf16> z;
+  TypedRows<Bf16> y;
+  const float* weight;
+  float inverse, eps;
+  bool normed;
+};
+
+// Shared memory, for `rows` of a range at most: taps, inputs of the three rows before and of the rows, then q, k and v, whose
+// place first holds the keys of old records and at last, in v's, the outputs.
+template <int Dim>
+struct Room {
+  static constexpr int kChannels = kParts * Dim;
+  float4* taps;
+  float *mixed, *decay, *beta, *old_decay;
+  Bf16* inputs;
+  __device__ __forceinline__ Room(float4* at, int rows)
+      : taps(at),
+        mixed(reinterpret_cast<float*>(taps + kChannels)),
+        decay(mixed + rows * kChannels),
+        beta(decay + rows),
+        old_decay(beta + rows),
+        inputs(reinterpret_cast<Bf16*>(old_decay + rows)) {}
+  static std::size_t bytes(int rows) {
+    return static_cast<std::size_t>(kChannels * 16 + rows * (kChannels + 3) * 4 + (kBefore + rows) * kChannels * 2);
+  }
+  __device__ __forceinline__ float* row(int i, int part) const { return mixed + i * kChannels + part * Dim; }
+  __device__ __forceinline__ float* old_key(int i) const { return mixed + i * Dim; }
+  __device__ __forceinline__ float* out(int i) const { return row(i, 2); }
+  __device__ __forceinline__ Bf16* input(int i) const { return inputs + (kBefore + i) * kChannels; }  // from -3 on
+};
+
+// The range number `index` of those that decode or verify, or null.
+__device__ __forceinline__ const RangeView* token_range(const StepView& step, int index) {
+  const int at = step.first_range[static_cast<int>(Section::decode)] + index;
+  if (at >= step.first_range[static_cast<int>(Section::prefill)]) return nullptr;
+  const RangeView* const r = step.range + at;
+  return r->rows > 0 ? r : nullptr;
+}
+
+template <int Dim>
+struct Tokens {
+  static constexpr int kThreads = Dim * 2, kWarps = kThreads / kWarp, kEach = Dim / kWarp;
+  const Params& p;
+  const RangeView& r;
+  const Room<Dim> room;
+  int head, warp, lane;
+  bool keeps_key;  // of the value heads of one key head, one writes what is the key head's
+
+  __device__ __forceinline__ std::int64_t channel(int part) const {
+    const DeltaShape& d = p.state.shape;
+    return part == 2 ? 2 * d.key_channels() + std::int64_t{head} * Dim
+                     : (part == 1 ? d.key_channels() : 0) + std::int64_t{key_head_of(d, head)} * Dim;
+  }
+
+  // Records that S takes, inputs of the rows before the first, taps.
+  __device__ __forceinline__ void load_past() const {
+    const int t = static_cast<int>(threadIdx.x);
+    const RecordsView old = records_of(p.state, r.slot, r.half, head);
+    for (int i = t; i < r.keep * Dim; i += kThreads) room.mixed[i] = old.key[i / Dim * old.key_stride + i % Dim];
+    if (t < r.keep) room.old_decay[t] = old.decay[t * old.decay_stride];
+    for (int c = t; c < Room<Dim>::kChannels; c += kThreads) {
+      const std::int64_t from = channel(c / Dim) + c % Dim;
+      room.taps[c] = *reinterpret_cast<const float4*>(p.taps + from * kConvTaps);
+#pragma unroll
+      for (int j = -kBefore; j < 0; ++j) {
+        const std::int64_t position = r.position + j;
+        room.input(j)[c] = position >= 0 ? conv_row<Bf16>(p.state, r.slot, position)[from] : Bf16{0};
+      }
+    }
+  }
+  // Inputs of the rows, which the ring takes too.
+  __device__ __forceinline__ void load_rows() const {
+    for (int i = static_cast<int>(threadIdx.x); i < r.rows * Room<Dim>::kChannels; i += kThreads) {
+      const int row = i / Room<Dim>::kChannels, c = i % Room<Dim>::kChannels, part = c / Dim;
+      const std::int64_t from = channel(part) + c % Dim;
+      const Bf16 x = p.x.row(std::int64_t{r.first_row} + row)[from];
+      room.input(0)[i] = x;
+      if (part == 2 || keeps_key) conv_row<Bf16>(p.state, r.slot, r.position + row)[from] = x;
+    }
+  }
+
+  // q, k or v of a row. A lane reads what it wrote itself: few registers, as those of S are taken.
+  __device__ __forceinline__ void convolve(int i, int part) const {
+    float *const to = room.row(i, part), squares = 0.0f;
+#pragma unroll 1
+    for (int c = lane; c < Dim; c += kWarp) {
+      const int at = part * Dim + c;
+      const float v = silu_of(convolved(room.taps[at], widen(room.input(i - 3)[at]), widen(room.input(i - 2)[at]),
+                                        widen(room.input(i - 1)[at]), widen(room.input(i)[at])));
+      squares = num::fma(v, v, squares);
+      to[c] = v;
+    }
+    float norm = 1.0f, scale = 1.0f;
+    if (part != 2) norm = num::rsqrt(num::add(warp_fold(squares), 1e-6f)), scale = part == 0 ? p.q_scale : 1.0f;
+    float* const key = records_of(p.state, r.slot, 1 - r.half, head).key + i * p.state.shape.key_channels();
+#pragma unroll 1
+    for (int c = lane; c < Dim; c += kWarp) {
+      const float v = part == 2 ? to[c] : num::mul(num::mul(to[c], norm), scale);
+      const float kept = as_stored(static_cast<const Bf16*>(nullptr), v);
+      to[c] = kept;
+      if (part == 1 && keeps_key) key[c] = kept;
+    }
+  }
+
+  __device__ __forceinline__ void gates() const {
+    if (lane >= r.rows) return;
+    const std::int64_t row = std::int64_t{r.first_row} + lane;
+    const float g = num::mul(p.neg_exp_a[head], num::softplus(num::add(p.a.row(row)[head], p.dt_bias[head])));
+    const float decay = num::exp(g);
+    room.decay[lane] = decay;
+    room.beta[lane] = num::sigmoid(p.b.row(row)[head]);
+    const RecordsView own = records_of(p.state, r.slot, 1 - r.half, head);
+    own.decay[lane * own.decay_stride] = decay;
+  }
+
+  __device__ __forceinline__ void norm(int i) const {
+    const std::int64_t row = std::int64_t{r.first_row} + i, first = std::int64_t{head} * Dim;
+    float v[kEach], sum = 0.0f;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) v[e] = room.out(i)[lane + e * kWarp];
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) sum = num::fma(v[e], v[e], sum);
+    const float f = num::rsqrt(num::add(num::mul(warp_fold(sum), p.inverse), p.eps));
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      const int c = lane + e * kWarp;
+      const float open = silu_of(widen(p.z.row(row)[first + c]));
+      put(p.y.row(row) + first + c, num::mul(num::mul(num::mul(v[e], f), p.weight[c]), open));
+    }
+  }
+};
+
+// One block waits while another computes; later cards' ptxas spills at 128 registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int kBlocks = 1;
+#else
+constexpr int kBlocks = 2;
+#endif
+
+template <int Dim>
+__global__ void __launch_bounds__(Tokens<Dim>::kThreads, Dim == 128 ? kBlocks : 8) tokens(const Params p) {
+  using Block = Tokens<Dim>;
+  extern __shared__ float4 memory[];
+  const RangeView* const range = token_range(*p.steps, static_cast<int>(blockIdx.y));
+  if (range == nullptr) return;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int head = static_cast<int>(blockIdx.x), ratio = p.state.shape.value_heads / p.state.shape.key_heads;
+  const Block block{p, *range, Room<Dim>(memory, p.state.records), head, warp, lane, head % ratio == 0};
+  const RangeView& r = block.r;
+  const Room<Dim>& room = block.room;
+
+  const int column = warp * 16 + lane % 16;
+  HalfColumn<Dim, true> own{{}, lane};
+  float* const s = state_of(p.state, r.slot, head) + lane / 16 * std::int64_t{own.kRows} * Dim + column;
+#pragma unroll
+  for (int k = 0; k < own.kRows; ++k) own.s[k] = s[std::int64_t{k} * Dim];
+  block.load_past();
+  __syncthreads();
+  if (r.keep > 0) {
+#pragma unroll 1
+    for (int i = 0; i < r.keep; ++i) {
+      const float decay = room.old_decay[i], u = records_of(p.state, r.slot, r.half, head).u[i * p.state.shape.value_channels() + column];
+      own.each(room.old_key(i), [&](float& s_k, float of_k) { s_k = num::fma(of_k, u, num::mul(decay, s_k)); });
+    }
+#pragma unroll
+    for (int k = 0; k < own.kRows; ++k) s[std::int64_t{k} * Dim] = own.s[k];
+  }
+
+  wait_for_launches_before();
+  block.load_rows();
+  if (warp == Block::kWarps - 1) block.gates();
+  __syncthreads();
+#pragma unroll 1
+  for (int unit = warp; unit < kParts * r.rows; unit += Block::kWarps) block.convolve(unit / kParts, unit % kParts);
+  __syncthreads();
+
+#pragma unroll 1
+  for (int i = 0; i < r.rows; ++i) {
+    const float decay = room.decay[i], *const key = room.row(i, 1);
+#pragma unroll
+    for (float& s_k : own.s) s_k = num::mul(decay, s_k);
+    const float u = num::mul(room.beta[i], num::sub(room.row(i, 2)[column], own.chain(key)));
+    own.each(key, [&](float& s_k, float of_k) { s_k = num::fma(of_k, u, s_k); });
+    const float sum = own.chain(room.row(i, 0));
+    if (lane < 16) {
+      records_of(p.state, r.slot, 1 - r.half, head).u[i * p.state.shape.value_channels() + column] = u;
+      if (p.normed) {
+        room.out(i)[column] = as_stored(static_cast<const Bf16*>(nullptr), sum);
+      } else {
+        put(p.out.row(std::int64_t{r.first_row} + i) + std::int64_t{head} * Dim + column, sum);
+      }
+    }
+  }
+  if (!p.normed) return;
+  __syncthreads();
+#pragma unroll 1
+  for (int i = warp; i < r.rows; i += Block::kWarps) block.norm(i);
+}
+
+template <int Dim>
+void launch(const Launch& to, const Params& p) {
+  const dim3 grid(static_cast<unsigned>(p.state.shape.value_heads), static_cast<unsigned>(to.max_ranges));
+  const auto bytes = static_cast<unsigned>(Room<Dim>::bytes(p.state.records));
+  launch_early(tokens<Dim>, grid, Tokens<Dim>::kThreads, bytes, to.stream, p);
+}
+
+bool in_bf16(const View& v) { return v.dtype == DType::bf16; }
+
+constexpr int kMostRows = kWarp;  // of a range: a lane has the gates of one
+
+}  // namespace
+
+const char* refuse_delta_tokens(const DeltaNetArgs& n) {
+  const DeltaShape& d = n.conv.state.shape;
+  if (d.conv_kernel != kConvTaps || reinterpret_cast<std::uintptr_t>(n.conv.taps) % 16 != 0) return "the convolution has not four taps";
+  if (d.key_dim != d.value_dim || (d.key_dim != 32 && d.key_dim != 128)) return "heads are not of 32 or 128";
+  if (!in_bf16(n.conv.x) || !in_bf16(n.rule.y) || n.conv.state.operand != DType::bf16) return "rows are not bf16";
+  if (n.normed && (n.norm.group != d.value_dim || !in_bf16(n.norm.z) || !in_bf16(n.norm.y))) return "the norm has other groups";
+  if (n.conv.state.records > kMostRows || Room<128>::bytes(n.conv.state.records) > 48 * 1024) return "too many rows can be taken back";
+  return nullptr;
+}
+
+void delta_tokens(const Launch& to, const DeltaNetArgs& n, bool norm) {
+  if (to.max_ranges <= 0) return;
+  if (const char* const why = refuse_delta_tokens(n)) {
+    throw Error(ErrorCode::internal, std::string("[cuda] delta_tokens: expected what it serves, found that ") + why);
+  }
+  const DeltaShape& d = n.conv.state.shape;
+  Params p{to.step, typed<const Bf16>(n.conv.x), n.conv.taps, typed<const float>(n.gates.a), typed<const float>(n.gates.b),
+           n.gates.neg_exp_a, n.gates.dt_bias, n.conv.state, static_cast<float>(1.0 / std::sqrt(static_cast<double>(d.key_dim))),
+           typed<Bf16>(n.rule.y), {}, {}, nullptr, 0.0f, 0.0f, norm};
+  if (norm) {
+    p.z = typed<const Bf16>(n.norm.z);
+    p.y = typed<Bf16>(n.norm.y);
+    p.weight = n.norm.weight;
+    p.inverse = inverse_of(n.norm.group);
+    p.eps = n.norm.eps;
+  }
+  d.key_dim == 32 ? launch<32>(to, p) : launch<128>(to, p);
+}
+
+std::string delta_net_kernel(const DeltaNetArgs& n) {
+  std::string text;
+  if (n.decode || n.verify) {
+    const char* const why = refuse_delta_tokens(n);
+    text = why == nullptr ? "tokens in one launch" : std::string("tokens op by op, as ") + why;
+  }
+  if (n.prefill) {
+    DeltaRuleArgs rule = n.rule;
+    rule.section = Section::prefill;
+    text += (text.empty() ? "prompts: " : "; prompts: ") + delta_rule_kernel(rule);
+  }
+  return text;
+}
+
+// Classes with prompts leave the norm of all rows to one launch.
+void delta_net(const Launch& to, const DeltaNetArgs& n) {
+  DeltaNetArgs part = n;
+  const auto of = [&part](Section s) { part.conv.section = part.rule.section = s; };
+  const bool tokens = n.decode || n.verify, at_once = tokens && refuse_delta_tokens(n) == nullptr;
+  if (at_once) delta_tokens(to, n, n.normed && !n.prefill);
+  if (tokens && !at_once) {
+    delta_gates(to, n.gates);
+    for (const Section s : {Section::decode, Section::verify}) {
+      if (!(s == Section::decode ? n.decode : n.verify)) continue;
+      of(s);
+      delta_conv(to, part.conv);
+      delta_rule(to, part.rule);
+    }
+  }
+  if (n.prefill) {
+    of(Section::prefill);
+    delta_conv_and_gates(to, part.conv, n.gates);
+    delta_rule(to, part.rule);
+  }
+  if (n.normed && (n.prefill || !at_once)) gated_rms_norm(to, n.norm);
+}
+
+}  // namespace nibble::cuda
