@@ -57,7 +57,8 @@ Binder::Call Binder::call(const Packed<SwiGlu>& a) {
   };
 }
 
-// DeviceInfo::fusions does not offer it.
+// DeviceInfo::fusions offers neither.
 Binder::Call Binder::call(const LinearSwiGlu&) { fail("expected linear layers and SwiGLU one by one"); }
+Binder::Call Binder::call(const DeltaNet&) { fail("expected the ops of a delta net one by one"); }
 
 }  // namespace nibble::cpu

@@ -52,6 +52,7 @@ class Binder {
   Call call(const GroupedLinear& a);
   Call call(const ExpertCombine& a);
   Call call(const LinearSwiGlu& a);
+  Call call(const DeltaNet& a);
 
   [[noreturn]] void fail(const std::string& what) const;
   void expect(bool good, const char* field, const char* wanted) const;

@@ -66,6 +66,9 @@ const BackendOptions& for_a_cpu(const BackendOptions& options) {
   if (options.fused_swiglu.value_or(false)) {
     refuse("fused-swiglu: expected off (only CUDA cards have the fused op), found \"on\"");
   }
+  if (options.fused_delta.value_or(false)) {
+    refuse("fused-delta: expected off (only CUDA cards have the fused op), found \"on\"");
+  }
   return options;
 }
 

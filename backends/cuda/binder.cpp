@@ -91,6 +91,7 @@ class Binder : private BinderViews {
     serves_ = {linear_name("linear swiglu ", w, a.x_format), linear_kernel(bound_.launch, args)};
     return [args](const Launch& to) { linear(to, args); };
   }
+  Call call(const DeltaNet&) { throw Error(ErrorCode::internal, "[cuda] " + op_->name + ": not bound yet"); }
   Call call(const DeltaConv& a) {
     const DeltaLayerView& state = delta_layer(a.layer, a.shape);
     const std::int64_t c = a.shape.channels();

@@ -152,6 +152,13 @@ CudaBackend::CudaBackend(const BackendOptions& options)
     device_.fusions.linear_swiglu = true;
     if (path_ == ArchPath::sm120) device_.fusions.refusal = refuse_sm120_swiglu;
   }
+  if (options.fused_delta.value_or(false)) {
+    if (device_.operand == DType::f16) {
+      throw Error(ErrorCode::invalid_argument, "[cuda] fused-delta: expected off with rows of f16 (" +
+                                                   device_.profile + "), found \"on\"");
+    }
+    device_.fusions.delta_net = true;
+  }
   device_.memory = card.memory;
   device_.free_memory = card.free_memory;
   stream_ = std::make_unique<Stream>();

@@ -62,8 +62,11 @@ struct ScratchPlan {
       for (const Op& op : p.ops) {
         if (std::holds_alternative<Sample>(op.args)) sampled = std::max(sampled, p.cls.max_outputs);
         wide = std::max(wide, wide_bytes(p, op));
-        const auto* rule = std::get_if<DeltaRule>(&op.args);
-        if (rule != nullptr && rule->section == Section::prefill && delta_on_units(path, rule->shape)) {
+        const auto* net = std::get_if<DeltaNet>(&op.args);
+        const auto* rule = net != nullptr ? &net->rule : std::get_if<DeltaRule>(&op.args);
+        const bool prefill = net != nullptr ? p.cls.has(Section::prefill)
+                                            : rule != nullptr && rule->section == Section::prefill;
+        if (prefill && delta_on_units(path, rule->shape)) {
           delta = std::max(delta, delta_records_bytes(rule->shape, p.cls.max_rows, sizes.slots));
         }
       }

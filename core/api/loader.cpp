@@ -143,14 +143,16 @@ void describe_work(const ModelSpec& spec, ModelInfo& info) {
   }
 }
 
-// A line for each reason why a SwiGLU stays an op of its own.
+// A line for each reason why an op that could be part of another stays by itself.
 void describe_apart(const std::vector<Apart>& apart, ModelInfo& info) {
   for (auto one = apart.begin(); one != apart.end(); ++one) {
-    const auto same = [&](const Apart& other) { return std::string_view(other.why) == one->why; };
+    const auto same = [&](const Apart& other) {
+      return std::string_view(other.why) == one->why && std::string_view(other.option) == one->option;
+    };
     if (std::any_of(apart.begin(), one, same)) continue;
     const auto more = std::count_if(one + 1, apart.end(), same);
-    info.notes.push_back("fused-swiglu: " + one->op + (more > 0 ? " and " + std::to_string(more) + " more" : "") +
-                         " not fused: " + one->why);
+    const std::string others = more > 0 ? " and " + std::to_string(more) + " more" : "";
+    info.notes.push_back(std::string(one->option) + ": " + one->op + others + " not fused: " + one->why);
   }
 }
 
@@ -185,7 +187,8 @@ const BackendEntry& backend_for(const Device& on) {
 
 BackendOptions backend_options(const Device& on) {
   return {on.threads,   on.kernels,    on.mirror,  on.index,  on.graphs,
-          on.arch_path, on.fused_pack, on.profile, on.packing, on.fused_swiglu};
+          on.arch_path, on.fused_pack, on.profile, on.packing, on.fused_swiglu,
+          on.fused_delta};
 }
 
 std::string human_bytes(std::uint64_t bytes) {

@@ -30,6 +30,57 @@ void check(const ParityOptions& how) {
   }
 }
 
+// Gate and up of SwiGLUs that `other` has with them.
+void fold_linear_layers(const Program& other, const Program& program, std::set<std::string>& folded) {
+  std::set<std::string> fused;
+  for (const Op& op : other.ops) {
+    if (std::holds_alternative<LinearSwiGlu>(op.args)) fused.insert(op.name);
+  }
+  for (const Op& op : program.ops) {
+    const auto* swiglu = std::get_if<SwiGlu>(&op.args);
+    if (swiglu == nullptr || !fused.contains(op.name)) continue;
+    for (const Op& maker : program.ops) {
+      const auto* linear = std::get_if<Linear>(&maker.args);
+      if (linear == nullptr) continue;
+      if (linear->y.buffer == swiglu->gate.buffer || linear->y.buffer == swiglu->up.buffer) folded.insert(maker.name);
+    }
+  }
+}
+
+// The parts of delta nets that `other` has as one.
+void fold_delta_nets(const Program& other, const Program& program, std::set<std::string>& folded) {
+  std::set<std::string> normed, plain, rules;
+  for (const Op& op : other.ops) {
+    if (const auto* net = std::get_if<DeltaNet>(&op.args)) (net->normed ? normed : plain).insert(op.name);
+    if (std::holds_alternative<DeltaRule>(op.args)) rules.insert(op.name);
+  }
+  const auto fold_layer = [&](const DeltaRule& rule) {
+    for (const Op& op : program.ops) {
+      const auto* part = std::get_if<DeltaRule>(&op.args);
+      const auto* conv = std::get_if<DeltaConv>(&op.args);
+      const auto* gates = std::get_if<DeltaGates>(&op.args);
+      if ((part != nullptr && part->layer == rule.layer) || (conv != nullptr && conv->layer == rule.layer) ||
+          (gates != nullptr && gates->g.buffer == rule.g.buffer)) {
+        folded.insert(op.name);
+      }
+    }
+  };
+  for (const Op& op : program.ops) {
+    if (const auto* rule = std::get_if<DeltaRule>(&op.args)) {
+      if (plain.contains(op.name)) fold_layer(*rule);
+    }
+    if (const auto* net = std::get_if<DeltaNet>(&op.args)) {
+      if (!net->normed && rules.contains(op.name)) folded.insert(op.name);
+    }
+    const auto* norm = std::get_if<GatedRmsNorm>(&op.args);
+    if (norm == nullptr || !normed.contains(op.name)) continue;
+    for (const Op& maker : program.ops) {
+      const auto* rule = std::get_if<DeltaRule>(&maker.args);
+      if (rule != nullptr && rule->y.buffer == norm->x.buffer) fold_layer(*rule);
+    }
+  }
+}
+
 }  // namespace
 
 Draft Probe::draft(const std::filesystem::path& model, const Device& on, const ParityOptions& how) {
@@ -44,6 +95,7 @@ Draft Probe::draft(const std::filesystem::path& model, const Device& on, const P
   Device device = on;
   device.fused_pack = on.fused_pack.value_or(false);
   device.fused_swiglu = on.fused_swiglu.value_or(false);
+  device.fused_delta = on.fused_delta.value_or(false);
   Draft d = draft_files(ModelFiles(model), device, load, {{Kind::decode, 1, 1}, {Kind::mixed, how.chunk, how.chunk}});
   if (positions > d.engine.capacity) {
     throw Error(ErrorCode::context_full, "[parity] a prompt of " + std::to_string(how.prompt.size()) +
@@ -169,7 +221,12 @@ bool same_op(const Op& a, const Op& b) {
   const auto swiglu = [](const OpArgs& args) {
     return std::holds_alternative<SwiGlu>(args) || std::holds_alternative<LinearSwiGlu>(args);
   };
-  const bool same_kind = a.args.index() == b.args.index() || (swiglu(a.args) && swiglu(b.args));
+  const auto norm = [](const OpArgs& args) {
+    const auto* net = std::get_if<DeltaNet>(&args);
+    return std::holds_alternative<GatedRmsNorm>(args) || (net != nullptr && net->normed);
+  };
+  const bool same_kind = a.args.index() == b.args.index() || (swiglu(a.args) && swiglu(b.args)) ||
+                         (norm(a.args) && norm(b.args));
   return same_kind && a.name == b.name && section_of(a.args) == section_of(b.args);
 }
 
@@ -179,22 +236,13 @@ void expect_ops_one_by_one(const Device& on, const char* why) {
   };
   expect_off("fused-pack", on.fused_pack);
   expect_off("fused-swiglu", on.fused_swiglu);
+  expect_off("fused-delta", on.fused_delta);
 }
 
 std::set<std::string> folded_into(const Program& other, const Program& program) {
-  std::set<std::string> fused, folded;
-  for (const Op& op : other.ops) {
-    if (std::holds_alternative<LinearSwiGlu>(op.args)) fused.insert(op.name);
-  }
-  for (const Op& op : program.ops) {
-    const auto* swiglu = std::get_if<SwiGlu>(&op.args);
-    if (swiglu == nullptr || !fused.contains(op.name)) continue;
-    for (const Op& maker : program.ops) {
-      const auto* linear = std::get_if<Linear>(&maker.args);
-      if (linear == nullptr) continue;
-      if (linear->y.buffer == swiglu->gate.buffer || linear->y.buffer == swiglu->up.buffer) folded.insert(maker.name);
-    }
-  }
+  std::set<std::string> folded;
+  fold_linear_layers(other, program, folded);
+  fold_delta_nets(other, program, folded);
   return folded;
 }
 

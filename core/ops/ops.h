@@ -298,10 +298,22 @@ struct LinearSwiGlu {
   Tensor y;           // [T, I] operand
 };
 
+// A gated delta net between its projections and its output, in one: DeltaGates, a DeltaConv and a DeltaRule for each
+// section of the class and, where `normed`, the GatedRmsNorm behind them: exactly the bytes that they leave, one after
+// the other. `conv.section` and `rule.section` are not looked at. Buffers between them (conv.y, gates.g, gates.beta;
+// rule.y where normed) are the backend's to use while the op runs: what they hold afterwards is not said.
+struct DeltaNet {
+  DeltaConv conv;
+  DeltaGates gates;
+  DeltaRule rule;  // of conv.y, gates.g and gates.beta
+  bool normed;     // the output is norm.y, otherwise rule.y
+  GatedRmsNorm norm;  // of rule.y, each head a group; nothing without `normed`
+};
+
 using OpArgs = std::variant<Embed, RmsNorm, Quantize, Linear, DeltaConv, DeltaGates, DeltaRule,
                             GatedRmsNorm, QkNormRope, Attention, SigmoidGate, SwiGlu, Add, GatherRows,
                             Sample, TokenLogprob, Packed<RmsNorm>, Packed<GatedRmsNorm>, Packed<SwiGlu>,
-                            ExpertRoute, GroupedLinear, ExpertCombine, LinearSwiGlu>;
+                            ExpertRoute, GroupedLinear, ExpertCombine, LinearSwiGlu, DeltaNet>;
 
 struct Op {
   std::string name;  // where in the model: "layers.3.self_attn.q_proj"

@@ -118,8 +118,8 @@ Reference::Result Reference::evaluate(const Op& op) {
     out.values.resize(at(v.rows * v.cols));
   }
   std::visit(
-      [&](const auto& a) {
-        if constexpr (requires { a.pack; } || std::is_same_v<std::decay_t<decltype(a)>, LinearSwiGlu>) {
+      [&]<class Args>(const Args& a) {
+        if constexpr (requires { a.pack; } || std::is_same_v<Args, LinearSwiGlu> || std::is_same_v<Args, DeltaNet>) {
           throw Error(ErrorCode::internal,
                       "[parity] " + op.name + ": expected ops one by one, found " + op_kind(op.args));
         } else {

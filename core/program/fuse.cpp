@@ -4,15 +4,10 @@
 #include <optional>
 
 #include "core/program/planner.h"
+#include "core/program/uses.h"
 
 namespace nibble {
 namespace {
-
-constexpr std::size_t kNone = static_cast<std::size_t>(-1);
-
-bool in(const std::vector<std::int32_t>& list, std::int32_t buffer) {
-  return std::find(list.begin(), list.end(), buffer) != list.end();
-}
 
 // The only op that writes `buffer`, if it comes before `end`.
 std::size_t writer_of(const Program& program, std::int32_t buffer, std::size_t end) {
@@ -62,7 +57,7 @@ void fuse(Program& program, const Fusions& which) {
     }
     program.ops[maker].args = std::move(*both);
     collect_uses(program.ops[maker]);
-    program.ops.erase(program.ops.begin() + static_cast<std::ptrdiff_t>(at));
+    erase_op(program, at);
   }
 }
 

@@ -18,7 +18,7 @@ using SwiGluRefusal = const char* (*)(const Weight& gate, const ActivationFormat
 // Which rewrites; a backend says which of the fused ops it has.
 struct Fusions {
   bool rms_norm_pack = false, gated_rms_norm_pack = false, swiglu_pack = false;
-  bool linear_swiglu = false;
+  bool linear_swiglu = false, delta_net = false;
   SwiGluRefusal refusal = nullptr;  // null: there is a kernel for all
   static constexpr Fusions packs() { return {true, true, true}; }
 };
@@ -27,14 +27,19 @@ struct Fusions {
 // written. To be called before plan().
 void fuse(Program& program, const Fusions& which);
 
-// A SwiGlu that stays an op of its own, and why.
+// An op that stays by itself, why, and the device's option that asks for more.
 struct Apart {
   std::string op;
   const char* why;
+  const char* option;  // "fused-swiglu", "fused-delta"
   bool operator==(const Apart&) const = default;
 };
 // The linear layers of gate and up and the SwiGlu behind them become one LinearSwiGlu with SwiGlu's name. Returns those
 // that do not. To be called behind fuse(), before plan().
 std::vector<Apart> fuse_swiglu(Program& program, SwiGluRefusal refusal, std::span<const Weight> weights);
+// DeltaGates, DeltaConv and DeltaRule of a layer, and the GatedRmsNorm behind them, become one DeltaNet with the norm's
+// name and place, or the last DeltaRule's where the norm stays apart or there is none. Returns norms, and rules of
+// layers, that do. To be called behind fuse(), before plan().
+std::vector<Apart> fuse_delta(Program& program);
 
 }  // namespace nibble

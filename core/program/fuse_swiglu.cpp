@@ -2,15 +2,12 @@
 
 #include "core/program/fuse.h"
 #include "core/program/planner.h"
+#include "core/program/uses.h"
 
 namespace nibble {
 namespace {
 
-constexpr std::size_t kNone = static_cast<std::size_t>(-1);
-
-bool in(const std::vector<std::int32_t>& list, std::int32_t buffer) {
-  return std::find(list.begin(), list.end(), buffer) != list.end();
-}
+constexpr const char* kOption = "fused-swiglu";
 
 bool reads_weight(const OpArgs& args, WeightId id) {
   if (const auto* op = std::get_if<Linear>(&args)) return op->weight == id;
@@ -47,13 +44,6 @@ class Maker {
   bool whole = false, shared = false;
 };
 
-bool written_between(const Program& program, const Tensor& t, std::size_t from, std::size_t until) {
-  for (std::size_t i = from; t.valid() && i < until; ++i) {
-    if (in(program.ops[i].writes, t.buffer)) return true;
-  }
-  return false;
-}
-
 const char* refusal_of(const Program& program, std::size_t at, const Maker& gate, const Maker& up,
                        SwiGluRefusal refusal, std::span<const Weight> weights) {
   if (gate.linear == nullptr || up.linear == nullptr) return "gate or up is not made by one linear layer";
@@ -86,19 +76,19 @@ std::vector<Apart> fuse_swiglu(Program& program, SwiGluRefusal refusal, std::spa
   std::vector<Apart> apart;
   for (std::size_t at = 0; at < program.ops.size(); ++at) {
     Op& op = program.ops[at];
-    if (std::holds_alternative<Packed<SwiGlu>>(op.args)) apart.push_back({op.name, "its output is packed"});
+    if (std::holds_alternative<Packed<SwiGlu>>(op.args)) apart.push_back({op.name, "its output is packed", kOption});
     const auto* swiglu = std::get_if<SwiGlu>(&op.args);
     if (swiglu == nullptr) continue;
     const Maker gate(program, swiglu->gate, at), up(program, swiglu->up, at);
     if (const char* why = refusal_of(program, at, gate, up, refusal, weights)) {
-      apart.push_back({op.name, why});
+      apart.push_back({op.name, why, kOption});
       continue;
     }
     const Linear& linear = *gate.linear;
     op.args = LinearSwiGlu{linear.x, linear.x_scales, linear.x_format, linear.weight, up.linear->weight, swiglu->y};
     collect_uses(op);
     for (const std::size_t gone : {std::max(gate.at, up.at), std::min(gate.at, up.at)}) {
-      program.ops.erase(program.ops.begin() + static_cast<std::ptrdiff_t>(gone));
+      erase_op(program, gone);
     }
     at -= 2;
   }

@@ -52,6 +52,14 @@ void visit_tensors(OpArgs& args, const std::function<void(Tensor&)>& read,
                    write(op.y);
                  },
                  [&](LinearSwiGlu& op) { read(op.x), read(op.x_scales), write(op.y); },
+                 [&](DeltaNet& op) {  // the output first; tensors between its parts are named twice
+                   read(op.conv.x), read(op.gates.a), read(op.gates.b);
+                   if (op.normed) read(op.norm.z), write(op.norm.y);
+                   if (!op.normed) write(op.rule.y);
+                   write(op.conv.y), write(op.rule.qkv);
+                   write(op.gates.g), write(op.rule.g), write(op.gates.beta), write(op.rule.beta);
+                   if (op.normed) write(op.rule.y), write(op.norm.x);
+                 },
                  [&](ExpertCombine& op) {
                    for (Tensor* t : {&op.x, &op.weights, &op.place, &op.shared, &op.shared_gate}) read(*t);
                    write(op.y);

@@ -90,10 +90,13 @@ ConstantId Tracer::rope(const RopeConfig& config) {
 
 void Tracer::fuse(Program& program) {
   nibble::fuse(program, how_.fusions);
-  if (!how_.fusions.linear_swiglu) return;
-  for (Apart& one : fuse_swiglu(program, how_.fusions.refusal, spec_.weights)) {
-    if (std::find(apart_.begin(), apart_.end(), one) == apart_.end()) apart_.push_back(std::move(one));
-  }
+  const auto note = [this](std::vector<Apart> apart) {
+    for (Apart& one : apart) {
+      if (std::find(apart_.begin(), apart_.end(), one) == apart_.end()) apart_.push_back(std::move(one));
+    }
+  };
+  if (how_.fusions.linear_swiglu) note(fuse_swiglu(program, how_.fusions.refusal, spec_.weights));
+  if (how_.fusions.delta_net) note(fuse_delta(program));
 }
 
 Step::Step(Tracer& tracer, const ProgramClass& cls) : tracer_(tracer) { program_.cls = cls; }

@@ -40,7 +40,7 @@ class Tracer {
   ModelSpec& spec() { return spec_; }
   // The rewrites that the options ask for.
   void fuse(Program& program);
-  // SwiGLUs that stayed ops of their own where they were to be fused, each once.
+  // Ops that stayed by themselves where they were to be fused, each once.
   const std::vector<Apart>& apart() const { return apart_; }
 
  private:

@@ -219,8 +219,9 @@ TEST(FuseSwiGlu, LeavesAPackedOutputAndTheFp8Unit) {
   all.linear_swiglu = true;
   const auto [p, apart] = net.trace(all, Activations::declared);
   ASSERT_EQ(apart.size(), 1u);
-  EXPECT_EQ(apart[0], (Apart{"0.swiglu", apart[0].why}));
+  EXPECT_EQ(apart[0], (Apart{"0.swiglu", apart[0].why, apart[0].option}));
   EXPECT_STREQ(apart[0].why, "its output is packed");
+  EXPECT_STREQ(apart[0].option, "fused-swiglu");
   EXPECT_EQ(count(p, "swiglu_pack"), 1);
   EXPECT_EQ(count(p, "linear_swiglu"), 1);
   // As an op of its own, packing reads the fused op's output.

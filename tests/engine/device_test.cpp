@@ -32,6 +32,9 @@ TEST(Device, ParsesItsForms) {
   d = Device::parse("cuda:1,arch-path=sm70");
   EXPECT_EQ(d.index, 1);
   EXPECT_EQ(d.arch_path, "sm70");
+  EXPECT_FALSE(d.fused_delta.has_value());
+  EXPECT_EQ(Device::parse("cuda:fused-delta=on").fused_delta, std::optional(true));
+  EXPECT_EQ(Device::parse("cuda:fused-delta=off").fused_delta, std::optional(false));
   d = Device::parse("cuda:3,threads=4");
   EXPECT_EQ(d.arch_path, "");
   EXPECT_EQ(d.index, 3);
@@ -43,7 +46,8 @@ TEST(Device, TextIsWhatParseTakes) {
                            "cpu:mirror=sm90,threads=2,kernels=avx2", "cpu:kernels=portable", "cpu:profile=bf16", "cpu:profile=bf16,kernels=amx",
                            "cuda:2,threads=3", "cuda:arch-path=sm120", "cuda:1,arch-path=sm70,graphs=off",
                            "cpu:fused-pack=off", "cpu:packing=off,kernels=avx2", "cuda:1,graphs=off,fused-pack=on",
-                           "cuda:fused-swiglu=on", "cuda:fused-pack=off,fused-swiglu=off"}) {
+                           "cuda:fused-swiglu=on", "cuda:fused-pack=off,fused-swiglu=off", "cuda:fused-delta=on",
+                           "cuda:1,fused-pack=on,fused-swiglu=on,fused-delta=off"}) {
     EXPECT_EQ(Device::parse(text).text(), text);
   }
   EXPECT_EQ(Device::parse("cpu:threads=0").text(), "cpu");
@@ -58,6 +62,8 @@ TEST(Device, RefusesOtherForms) {
                            "cpu:threads=2,", "cpu:,threads=2", "cpu:threads=2,,mirror=sm90",
                            "cpu:colour=blue", "cpu:fused-pack", "cpu:fused-pack=", "cpu:fused-pack=yes",
                            "cuda:fused-swiglu", "cuda:fused-swiglu=", "cuda:fused-swiglu=1",
+                           "cuda:fused-delta", "cuda:fused-delta=", "cuda:fused-delta=yes", "cuda:fused_delta=on",
+                           "cuda:fused-delta=on,fused-delta=on",
                            "cpu:packing", "cpu:packing=", "cpu:packing=no", "cpu:packing=off,packing=off",
                            "cpu:threads= 2", "cuda:+1", "cpu:threads=2=3"}) {
     try {
