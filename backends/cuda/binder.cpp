@@ -4,6 +4,7 @@
 
 #include "backends/cuda/binder_views.h"
 #include "backends/cuda/expert_images.h"
+#include "backends/cuda/ops/delta_net.h"
 #include "backends/cuda/ops/eights.h"
 #include "backends/cuda/ops/experts.h"
 #include "backends/cuda/ops/pack.h"
@@ -91,54 +92,77 @@ class Binder : private BinderViews {
     serves_ = {linear_name("linear swiglu ", w, a.x_format), linear_kernel(bound_.launch, args)};
     return [args](const Launch& to) { linear(to, args); };
   }
-  Call call(const DeltaNet&) { throw Error(ErrorCode::internal, "[cuda] " + op_->name + ": not bound yet"); }
-  Call call(const DeltaConv& a) {
+  DeltaConvArgs conv_args(const DeltaConv& a) {
     const DeltaLayerView& state = delta_layer(a.layer, a.shape);
     const std::int64_t c = a.shape.channels();
-    const DeltaConvArgs args{operand("x", a.x, c),
-                             constant("weight", a.weight, c * a.shape.conv_kernel), state,
-                             a.section, result("y", a.y, c)};
+    return {operand("x", a.x, c), constant("weight", a.weight, c * a.shape.conv_kernel), state, a.section, result("y", a.y, c)};
+  }
+  Call call(const DeltaConv& a) {
+    const DeltaConvArgs args = conv_args(a);
     output_ = args.y;
     section_ = &a.section;
     return [args](const Launch& to) { delta_conv(to, args); };
   }
-  Call call(const DeltaGates& a) {
+  DeltaGatesArgs gates_args(const DeltaGates& a) {
     const std::int64_t heads = a.a.cols;
-    const DeltaGatesArgs args{f32("a", a.a),
-                              f32("b", a.b, heads),
-                              constant("neg_exp_a", a.neg_exp_a, heads),
-                              constant("dt_bias", a.dt_bias, heads),
-                              f32("g", a.g, heads),
-                              f32("beta", a.beta, heads)};
+    return {f32("a", a.a),
+            f32("b", a.b, heads),
+            constant("neg_exp_a", a.neg_exp_a, heads),
+            constant("dt_bias", a.dt_bias, heads),
+            f32("g", a.g, heads),
+            f32("beta", a.beta, heads)};
+  }
+  Call call(const DeltaGates& a) {
+    const DeltaGatesArgs args = gates_args(a);
     output_ = args.g;
     return [args](const Launch& to) { delta_gates(to, args); };
   }
-  Call call(const DeltaRule& a) {
+  DeltaRuleArgs rule_args(const DeltaRule& a) {
     const DeltaLayerView& state = delta_layer(a.layer, a.shape);
-    const DeltaRuleArgs args{operand("qkv", a.qkv, a.shape.channels()),
-                             f32("g", a.g, a.shape.value_heads),
-                             f32("beta", a.beta, a.shape.value_heads),
-                             state,
-                             a.section,
-                             result("y", a.y, a.shape.value_channels()),
-                             delta_on_units(l_.path, a.shape) ? l_.workspace.delta : nullptr,
-                             l_.path == ArchPath::sm120};
+    return {operand("qkv", a.qkv, a.shape.channels()),
+            f32("g", a.g, a.shape.value_heads),
+            f32("beta", a.beta, a.shape.value_heads),
+            state,
+            a.section,
+            result("y", a.y, a.shape.value_channels()),
+            delta_on_units(l_.path, a.shape) ? l_.workspace.delta : nullptr,
+            l_.path == ArchPath::sm120};
+  }
+  Call call(const DeltaRule& a) {
+    const DeltaRuleArgs args = rule_args(a);
     output_ = args.y;
     section_ = &a.section;
     serves_.second = delta_rule_kernel(args);
     return [args](const Launch& to) { delta_rule(to, args); };
   }
-  Call call(const GatedRmsNorm& a) {
+  GatedRmsNormArgs gated_norm_args(const GatedRmsNorm& a) {
     expect(a.group > 0 && a.x.cols % a.group == 0, "group", "a divisor of the columns");
-    const GatedRmsNormArgs args{operand("x", a.x),
-                                like("z", a.z, a.x, a.x.cols),
-                                constant("weight", a.weight, a.group),
-                                a.group,
-                                a.eps,
-                                result_like("y", a.y, a.x, a.x.cols)};
+    return {operand("x", a.x),
+            like("z", a.z, a.x, a.x.cols),
+            constant("weight", a.weight, a.group),
+            a.group,
+            a.eps,
+            result_like("y", a.y, a.x, a.x.cols)};
+  }
+  Call call(const GatedRmsNorm& a) {
+    const GatedRmsNormArgs args = gated_norm_args(a);
     output_ = args.y;
     by_eights(gated_rms_norm_eights(bound_.launch, args, nullptr, Serve::ask));
     return [args](const Launch& to) { gated_rms_norm(to, args); };
+  }
+  Call call(const DeltaNet& a) {
+    const auto has = [this](Section s) { return program_.cls.has(s); };
+    const DeltaNetArgs args{conv_args(a.conv),
+                            gates_args(a.gates),
+                            rule_args(a.rule),
+                            a.normed,
+                            a.normed ? gated_norm_args(a.norm) : GatedRmsNormArgs{},
+                            has(Section::decode),
+                            has(Section::verify),
+                            has(Section::prefill)};
+    output_ = a.normed ? args.norm.y : args.rule.y;
+    serves_.second = delta_net_kernel(args);
+    return [args](const Launch& to) { delta_net(to, args); };
   }
   Call call(const QkNormRope& a) {
     const KvLayerView& state = attention_layer(a.layer, a.shape);

@@ -65,6 +65,60 @@ INSTANTIATE_TEST_SUITE_P(All, DeltaUnits, testing::ValuesIn(params_of_units()), 
   return kDeltaUnits[info.param.shape].name + param_text(info.param);
 });
 
+// All of a delta net as one op, tokens in one launch: without and with the norm.
+class DeltaNetAtOnce : public DeltaUnits {};
+
+TEST_P(DeltaNetAtOnce, SequenceEqualsCpu) {
+  const DeltaCase& c = kDeltaUnits[GetParam().shape];
+  using World = DeltaWorld<std::uint16_t>;
+  for (const World::Ops ops : {World::Ops::net, World::Ops::normed_net}) {
+    World w(c.shape, 2, c.records, true, cuda::delta_rule, ops);
+    delta_sequence(w, c.records, GetParam().rows);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeltaNetAtOnce, testing::ValuesIn(params_of_units()), [](const auto& info) {
+  return kDeltaUnits[info.param.shape].name + param_text(info.param);
+});
+
+// Shapes that one launch does not serve, too.
+TEST(DeltaNetTogether, OtherShapesEqualCpu) {
+  NIBBLE_NEEDS_DEVICE();
+  using World = DeltaWorld<std::uint16_t>;
+  for (const DeltaCase& c : kDelta) {
+    World w(c.shape, 2, c.records, false, cuda::delta_rule, World::Ops::normed_net);
+    delta_sequence(w, c.records, 65);
+  }
+}
+
+// Sixteen rows, of which the next step keeps any number; then as many again.
+TEST(DeltaNetTogether, SixteenRowsOfWhichAnyNumberIsKept) {
+  NIBBLE_NEEDS_DEVICE();
+  using World = DeltaWorld<std::uint16_t>;
+  for (const DeltaShape& shape : {DeltaShape{1, 3, 32, 32, 4}, DeltaShape{1, 2, 128, 128, 4}}) {
+    World w(shape, 2, 16, true, cuda::delta_rule, World::Ops::normed_net);
+    w.step({{Section::prefill, 0, 5}, {Section::prefill, 1, 70}}, "prompts");
+    for (std::int32_t keep = 0; keep <= 16; ++keep) {
+      const std::string where = "keep " + std::to_string(keep);
+      w.step({{Section::verify, 0, 16, keep == 0 ? 0 : 1}, {Section::verify, 1, 16 - keep % 3, keep == 0 ? 0 : 1}}, where);
+      w.step({{Section::decode, 0, 1, keep}, {Section::decode, 1, 1, keep < 14 ? keep : 14}}, where);
+      w.expect_state(0, 1, where);
+      w.expect_state(1, 0, where);
+    }
+  }
+}
+
+TEST(DeltaNetTogether, RaggedBatches) {
+  NIBBLE_NEEDS_DEVICE();
+  using World = DeltaWorld<std::uint16_t>;
+  for (const DeltaCase& c : kDeltaUnits) {
+    for (const World::Ops ops : {World::Ops::net, World::Ops::normed_net}) {
+      World w(c.shape, 6, c.records, true, cuda::delta_rule, ops);
+      delta_ragged(w);
+    }
+  }
+}
+
 // The same without matrix units, whose sums take long: few rows.
 class DeltaUnitsPlain : public DeltaUnits {};
 std::vector<Param> params_of_plain() {

@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "backends/cuda/ops/delta_net.h"
 #include "backends/cuda/ops/sequence.h"
+#include "core/numerics/reduce.h"
 #include "tests/cases/sequence_on_cpu.h"
 #include "tests/cuda/step_on_device.h"
 
@@ -58,10 +60,13 @@ template <class E>
 class DeltaWorld {
  public:
   using Rule = void (*)(const cuda::Launch&, const cuda::DeltaRuleArgs&);
+  // As an op of its own each; or one op for all, of a delta net with or without the norm behind it.
+  enum class Ops { single, net, normed_net };
   // `units`: prefill rows as core/numerics/delta_order.h has them. `prefill` computes them.
   DeltaWorld(const DeltaShape& shape, std::int32_t slots, std::int32_t records, bool units = false,
-             Rule prefill = cuda::delta_rule)
+             Rule prefill = cuda::delta_rule, Ops ops = Ops::single)
       : units_(units),
+        ops_(ops),
         in_eights_(units && prefill == cuda::delta_rule),
         prefill_(prefill),
         cpu_(shape, slots, records, units),
@@ -107,6 +112,23 @@ class DeltaWorld {
     DeviceMatrix<E> dx(encoded<E>(s.x), rows, channels, 3), dy(units_ ? to.max_rows : rows, channels, in_eights_ ? 8 : 5),
         dout(rows, cpu_.shape.value_channels(), in_eights_ ? 8 : 1);
     DeviceMatrix<float> da(s.a, rows, heads, 2), db(s.b, rows, heads), dg(rows, heads, 3), dbeta(rows, heads, 1);
+    DeviceArray<std::byte> left(
+        units_ ? at(static_cast<std::int64_t>(cuda::delta_records_bytes(cpu_.shape, to.max_rows, to.max_ranges))) : 0);
+    const auto rule_of = [&](Section part) {
+      return cuda::DeltaRuleArgs{dy.view(), dg.view(), dbeta.view(), view(), part, dout.view(), units_ ? left.data() : nullptr,
+                                 turn == 2};
+    };
+    if (ops_ != Ops::single) {
+      const cuda::DeltaConvArgs conv{dx.view(), taps_.data(), view(), Section::prefill, dy.view()};
+      const cuda::DeltaGatesArgs gates{da.view(), db.view(), neg_exp_a_.data(), dt_bias_.data(), dg.view(), dbeta.view()};
+      net(s, to, {conv, gates, rule_of(Section::prefill)}, dout, where);
+      for (const std::string& hurt : {dy.damage(), dg.damage(), dbeta.damage(), dout.damage(), s_.damage(), conv_.damage(),
+                                      key_.damage(), u_.damage(), decay_.damage(), dx.damage(), left.damage()}) {
+        EXPECT_EQ(hurt, "") << where;
+      }
+      cpu_.end(s);
+      return;
+    }
     for (const Section part : kSections) {
       cuda::delta_conv(to, {dx.view(), taps_.data(), view(), part, dy.view()});
     }
@@ -118,12 +140,7 @@ class DeltaWorld {
     expect(y, s.y, where + ", delta_conv");
     expect(dg.download(), s.g, where + ", g");
     expect(dbeta.download(), s.beta, where + ", beta");
-    DeviceArray<std::byte> left(
-        units_ ? at(static_cast<std::int64_t>(cuda::delta_records_bytes(cpu_.shape, to.max_rows, to.max_ranges))) : 0);
-    for (const Section part : kSections) {
-      const Rule rule = part == Section::prefill ? prefill_ : cuda::delta_rule;
-      rule(to, {dy.view(), dg.view(), dbeta.view(), view(), part, dout.view(), units_ ? left.data() : nullptr, turn == 2});
-    }
+    for (const Section part : kSections) (part == Section::prefill ? prefill_ : cuda::delta_rule)(to, rule_of(part));
     finish_device();
     cpu_.rule(s);
     expect(dout.download(), s.o, where + ", delta_rule");
@@ -165,7 +182,40 @@ class DeltaWorld {
     expect_bytes(got, want, where);
   }
 
-  const bool units_, in_eights_;  // rows at multiples of 16 bytes, as the copy engine wants them
+  // One launch of the net, in a class of the step's sections and of all in turn.
+  void net(typename DeltaOnCpu<E>::Step& s, const cuda::Launch& to, cuda::DeltaNetArgs n, DeviceMatrix<E>& out,
+           const std::string& where) {
+    const std::int64_t cols = cpu_.shape.value_channels(), group = cpu_.shape.value_dim;
+    for (const Range& r : s.ranges) {
+      (r.section == Section::decode ? n.decode : r.section == Section::verify ? n.verify : n.prefill) = true;
+    }
+    if (steps_ % 2 == 0) n.decode = n.verify = n.prefill = true;
+    const Row z = as_stored<E>(noise_rows(s.ranges, 4, cols)), weight = noise_row(903, 0, group);
+    DeviceMatrix<E> dz(encoded<E>(z), s.rows, cols, 3), dy(s.rows, cols, 1);
+    const DeviceArray<float> dweight(weight);
+    n.normed = ops_ == Ops::normed_net;
+    if (n.normed) n.norm = {out.view(), dz.view(), dweight.data(), static_cast<std::int32_t>(group), 1e-6f, dy.view()};
+    cuda::delta_net(to, n);
+    finish_device();
+    cpu_.conv_and_gates(s);
+    cpu_.rule(s);
+    EXPECT_EQ(dy.damage(), "") << where;
+    if (!n.normed) return expect(out.download(), s.o, where + ", delta_net");
+    Row want(s.o.size());
+    const float inverse = static_cast<float>(1.0 / static_cast<double>(group));
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(want.size()); i += group) {
+      const Row x = as_stored<E>(Row(s.o.begin() + i, s.o.begin() + i + group));
+      const float f = num::rsqrt(num::add(num::mul(num::tree_sum_squares(x.data(), group), inverse), 1e-6f));
+      for (std::int64_t c = 0; c < group; ++c) {
+        want[at(i + c)] = num::mul(num::mul(num::mul(x[at(c)], f), weight[at(c)]), num::silu(z[at(i + c)]));
+      }
+    }
+    expect(dy.download(), want, where + ", delta_net with its norm");
+  }
+
+  const bool units_;
+  const Ops ops_;
+  const bool in_eights_;  // rows at multiples of 16 bytes, as the copy engine wants them
   const Rule prefill_;
   int steps_ = 0;
   DeltaOnCpu<E> cpu_;
