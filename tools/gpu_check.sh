@@ -150,6 +150,15 @@ for stage in $stages; do
             --a "cpu:mirror=$profile" --b "cuda:arch-path=$profile,fused-swiglu=on" --activations $activations
         done
       done
+      for profile in sm90 sm120; do
+        step parity "fused delta $profile" "$nibble" parity "$data/model/hf-nvfp4-ct" \
+          --a "cpu:mirror=$profile" --b "cuda:arch-path=$profile,fused-delta=on"
+        step parity "fused delta, packed norms $profile" "$nibble" parity "$data/model/hf-nvfp4-ct" \
+          --a "cpu:mirror=$profile,fused-pack=on" --b "cuda:arch-path=$profile,fused-pack=on,fused-delta=on" \
+          --activations declared
+        step parity "fused delta, qwen3_next $profile" "$nibble" parity "$data/archs/qwen3_next" \
+          --a "cpu:mirror=$profile" --b "cuda:arch-path=$profile,fused-delta=on"
+      done
       for checkpoint in mixed/hf-mixed-ct mixed/hf-mixed-modelopt mixed/hf-fp8-block; do
         step parity "fused swiglu, $checkpoint" "$nibble" parity "$data/$checkpoint" \
           --a cpu:mirror=sm90 --b cuda:arch-path=sm90,fused-swiglu=on

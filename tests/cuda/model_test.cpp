@@ -120,6 +120,10 @@ TEST_F(CudaModel, RowsOfF16HaveNoFusedSwiGlu) {
   EXPECT_THROW(load("cuda:arch-path=sm70,fused-swiglu=on"), Error);
 }
 
+TEST_F(CudaModel, RowsOfF16HaveNoFusedDelta) {
+  EXPECT_THROW(load("cuda:arch-path=sm70,fused-delta=on"), Error);
+}
+
 TEST_F(CudaModel, MirrorScoresAndSamplesTheSame) {
   const auto prompt = some_tokens(200);
   Sampling how = answer_of(48);

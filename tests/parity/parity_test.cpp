@@ -10,6 +10,7 @@
 #include "core/api/lockstep.h"
 #include "tests/golden/fixture.h"
 #include "tests/models/folder.h"
+#include "tests/parity/passes_on.h"
 
 namespace nibble::test {
 namespace {
@@ -24,52 +25,35 @@ ParityOptions options(int rows = 70, int decode = 3) {
   return how;
 }
 
-// Passes everything on, but shows one element of one op changed.
-class Faulty final : public Backend {
+// Shows one element of one op changed.
+class Faulty final : public PassesOn {
  public:
   struct Fault {
     std::string op;
     std::size_t call = 0, element = 0;
     std::uint32_t flip = 0;  // bits
   };
-  Faulty(std::unique_ptr<Backend> inner, Fault fault) : inner_(std::move(inner)), fault_(std::move(fault)) {}
+  Faulty(std::unique_ptr<Backend> inner, Fault fault) : PassesOn(std::move(inner)), fault_(std::move(fault)) {}
 
-  const DeviceInfo& device() const override { return inner_->device(); }
-  MemoryPlan plan(const ModelSpec& spec, const StateSizes& sizes) const override {
-    return inner_->plan(spec, sizes);
-  }
-  void prepare(ModelSpec spec, const StateSizes& sizes,
-               const std::function<bool(std::uint64_t)>& loaded) override {
-    inner_->prepare(std::move(spec), sizes, loaded);
-  }
   void run(std::size_t index, const Batch& batch, StepOutput& out, const Observer& observer) override {
-    inner_->run(index, batch, out,
-                [&](const Op& op, std::int64_t rows, std::int64_t cols, std::span<const float> shown) {
-                  std::vector<float> copy(shown.begin(), shown.end());
-                  if (op.name == fault_.op && calls_++ == fault_.call) {
-                    float& v = copy.at(fault_.element);
-                    v = std::bit_cast<float>(std::bit_cast<std::uint32_t>(v) ^ fault_.flip);
-                  }
-                  observer(op, rows, cols, copy);
-                });
+    PassesOn::run(index, batch, out,
+                  [&](const Op& op, std::int64_t rows, std::int64_t cols, std::span<const float> shown) {
+                    std::vector<float> copy(shown.begin(), shown.end());
+                    if (op.name == fault_.op && calls_++ == fault_.call) {
+                      float& v = copy.at(fault_.element);
+                      v = std::bit_cast<float>(std::bit_cast<std::uint32_t>(v) ^ fault_.flip);
+                    }
+                    observer(op, rows, cols, copy);
+                  });
   }
-  void reset_slot(std::int32_t slot) override { inner_->reset_slot(slot); }
-  std::shared_ptr<const Snapshot> save_slot(std::int32_t slot, std::int32_t keep) override {
-    return inner_->save_slot(slot, keep);
-  }
-  void load_slot(std::int32_t slot, const Snapshot& s) override { inner_->load_slot(slot, s); }
   HostState export_state(std::int32_t slot, std::int32_t keep, std::span<const std::int32_t> pages,
                          std::int64_t positions) override {
-    HostState state = inner_->export_state(slot, keep, pages, positions);
+    HostState state = PassesOn::export_state(slot, keep, pages, positions);
     if (fault_.op == "state") state.delta.at(2).conv.at(fault_.element) += 1;
     return state;
   }
-  const StepStats& stats() const override { return inner_->stats(); }
-  void start_trace() override { inner_->start_trace(); }
-  nibble::Trace stop_trace() override { return inner_->stop_trace(); }
 
  private:
-  std::unique_ptr<Backend> inner_;
   Fault fault_;
   std::size_t calls_ = 0;
 };
