@@ -121,7 +121,7 @@ class Binder : private BinderViews {
                              a.section,
                              result("y", a.y, a.shape.value_channels()),
                              delta_on_units(l_.path, a.shape) ? l_.workspace.delta : nullptr,
-                             l_.path == ArchPath::sm120};
+                             l_.path};
     output_ = args.y;
     section_ = &a.section;
     serves_.second = delta_rule_kernel(args);

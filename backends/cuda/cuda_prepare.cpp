@@ -64,7 +64,7 @@ struct ScratchPlan {
         wide = std::max(wide, wide_bytes(p, op));
         const auto* rule = std::get_if<DeltaRule>(&op.args);
         if (rule != nullptr && rule->section == Section::prefill && delta_on_units(path, rule->shape)) {
-          delta = std::max(delta, delta_records_bytes(rule->shape, p.cls.max_rows, sizes.slots));
+          delta = std::max(delta, delta_records_bytes(path, rule->shape, p.cls.max_rows, sizes.slots));
         }
       }
       buffers = std::max<std::uint64_t>(buffers, p.buffers.size());

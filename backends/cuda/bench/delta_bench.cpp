@@ -117,12 +117,12 @@ class Runner : BenchRun<DeltaBench, DeltaBenchOptions> {
     to.max_ranges = sequences;
     to.multiprocessors = card_.multiprocessors;
     const bool units = section == Section::prefill && delta_on_units(path_, shape);
-    const Block records = units ? allot(delta_records_bytes(shape, all, sequences), "records of chunks") : Block();
+    const Block records = units ? allot(delta_records_bytes(path_, shape, all, sequences), "records of chunks") : Block();
     const auto view = [&](const Block& block, DType type, std::int64_t cols) {
       return View{block.data(), type, Rows::tokens, cols, static_cast<std::int32_t>(cols), nullptr};
     };
     DeltaRuleArgs args{view(qkv, DType::bf16, shape.channels()), view(g, DType::f32, heads), view(beta, DType::f32, heads),
-                       layer, section, view(y, DType::bf16, shape.value_channels()), records.data(), path_ == ArchPath::sm120};
+                       layer, section, view(y, DType::bf16, shape.value_channels()), records.data(), path_};
     DeltaBenchRow row;
     row.shape = s;
     row.rows = rows;
