@@ -57,7 +57,10 @@ Binder::Call Binder::call(const DeltaRule& a) {
   expect(qkv.rows == Rows::tokens, "qkv", "one row for each token");
   output_ = a.y;
   section_ = &a.section;
-  const bool units = l_.profile == Profile::sm90 && num::delta_on_units(shape);
+  const DeltaUnits units = !num::delta_on_units(shape)         ? DeltaUnits::none
+                           : l_.profile == Profile::sm90 ? DeltaUnits::sm90
+                           : l_.profile == Profile::sm70 ? DeltaUnits::sm70
+                                                         : DeltaUnits::none;
   return [&l = l_, qkv, g, beta, y, units, layer = a.layer, section = a.section](const Step& step) {
     SequenceContext c = context(l);
     delta_rule(c, l.delta,
