@@ -120,7 +120,8 @@ class Binder : private BinderViews {
                              state,
                              a.section,
                              result("y", a.y, a.shape.value_channels()),
-                             delta_on_units(l_.path, a.shape) ? l_.workspace.delta : nullptr};
+                             delta_on_units(l_.path, a.shape) ? l_.workspace.delta : nullptr,
+                             l_.path == ArchPath::sm120};
     output_ = args.y;
     section_ = &a.section;
     serves_.second = delta_rule_kernel(args);

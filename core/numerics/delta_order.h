@@ -1,6 +1,6 @@
-// delta_order.h: how profiles sm90 and sm70 compute prefill rows of the gated delta rule (DeltaRule in core/ops/ops.h) on matrix
-// units, for the head sizes that delta_on_units() names. Chunks and G are those of ops.h; rows beyond a chunk's C are
-// rows of zeros with beta 0, and G_i = G_last there.
+// delta_order.h: how profiles sm90, sm120 and sm70 compute prefill rows of the gated delta rule (DeltaRule in core/ops/ops.h)
+// on matrix units, for the head sizes that delta_on_units() names. Chunks and G are those of ops.h; rows beyond a chunk's C
+// are rows of zeros with beta 0, and G_i = G_last there.
 //
 //   mma(c; a b)    c and the products a_x b_x as a matrix instruction adds them: fused sums (fused_dot.h) of groups,
 //                  ascending, the result of one is the accumulator of the next. bf16: groups of 16, F = 25; tf32: of 8,

@@ -100,7 +100,9 @@ class DeltaWorld {
     const std::int64_t heads = cpu_.shape.value_heads, channels = cpu_.shape.channels(), rows = s.rows;
     const StepOnDevice on(batch_of(s.ranges), &cpu_.arena.cursors());
     cuda::Launch to = launch_of(on, rows, static_cast<std::int32_t>(s.ranges.size()));
-    to.multiprocessors = ++steps_ % 2 == 0 ? 0 : 1 << 20;  // of matrix units, kernels for few blocks and for many in turn
+    // In turn: kernels of a warpgroup for few blocks and for many, and those of a warp.
+    const int turn = ++steps_ % 3;
+    to.multiprocessors = turn == 0 ? 0 : 1 << 20;
     // A class has room for its rows: the copy engine takes what lies behind the step's, which are NaN.
     DeviceMatrix<E> dx(encoded<E>(s.x), rows, channels, 3), dy(units_ ? to.max_rows : rows, channels, in_eights_ ? 8 : 5),
         dout(rows, cpu_.shape.value_channels(), in_eights_ ? 8 : 1);
@@ -120,7 +122,7 @@ class DeltaWorld {
         units_ ? at(static_cast<std::int64_t>(cuda::delta_records_bytes(cpu_.shape, to.max_rows, to.max_ranges))) : 0);
     for (const Section part : kSections) {
       const Rule rule = part == Section::prefill ? prefill_ : cuda::delta_rule;
-      rule(to, {dy.view(), dg.view(), dbeta.view(), view(), part, dout.view(), units_ ? left.data() : nullptr});
+      rule(to, {dy.view(), dg.view(), dbeta.view(), view(), part, dout.view(), units_ ? left.data() : nullptr, turn == 2});
     }
     finish_device();
     cpu_.rule(s);

@@ -174,16 +174,9 @@ TEST_P(Mirror, ASequenceDoesNotFeelItsNeighbours) {
   expect_same_state(state_of(second), state_of(lone), profile());
 }
 
-// Of a16: the delta rule alone, where its heads are of a size that sm90 has on matrix units. The preset's are not.
-TEST(Mirrors, Sm120IsSm90ButForNvfp4ActivationsAndTheDeltaRule) {
-  std::vector<std::int32_t> prompt(70);
-  for (std::size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<std::int32_t>(i * 7 % 512);
-  const auto preset = [&](const Device& on) {
-    Model model = Model::synthetic({"tiny", 0, "nvfp4", 1}, on, options());
-    return prefill(model, prompt, 4);
-  };
-  EXPECT_TRUE(same_bytes(preset(kSm90).logits, preset(kSm120).logits));
-
+// a16 does not meet the block-scaled unit; a checkpoint with NVFP4 activations does. Its sums of 256 columns
+// are exact on either unit, as it happens, so the logits need not tell.
+TEST(Mirrors, Sm120IsSm90ButForNvfp4Activations) {
   const auto ids = ids_of("capital");
   for (const Activations mode : {Activations::a16, Activations::declared}) {
     LoadOptions how = options();
@@ -195,7 +188,7 @@ TEST(Mirrors, Sm120IsSm90ButForNvfp4ActivationsAndTheDeltaRule) {
       return k.second.find("block-scaled") != std::string::npos;
     });
     EXPECT_EQ(fp4, mode == Activations::declared);
-    EXPECT_FALSE(same_bytes(x.logits, y.logits));
+    if (!fp4) EXPECT_TRUE(same_bytes(x.logits, y.logits));
     std::printf("%s: logits of sm120 %.3g relative L2 from sm90\n", fp4 ? "declared" : "a16",
                 relative_l2(y.logits, x.logits));
   }

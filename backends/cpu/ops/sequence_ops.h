@@ -53,7 +53,7 @@ struct DeltaGatesArgs {
 };
 void delta_gates(SequenceContext& context, const DeltaGatesArgs& args);
 
-// The profile whose matrix units (core/numerics/delta_order.h) compute prefill rows.
+// The profile whose matrix units (core/numerics/delta_order.h) compute prefill rows; sm120 does it as sm90.
 enum class DeltaUnits : std::uint8_t { none, sm90, sm70 };
 
 struct DeltaRuleArgs {

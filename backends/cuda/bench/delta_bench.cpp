@@ -122,7 +122,7 @@ class Runner : BenchRun<DeltaBench, DeltaBenchOptions> {
       return View{block.data(), type, Rows::tokens, cols, static_cast<std::int32_t>(cols), nullptr};
     };
     DeltaRuleArgs args{view(qkv, DType::bf16, shape.channels()), view(g, DType::f32, heads), view(beta, DType::f32, heads),
-                       layer, section, view(y, DType::bf16, shape.value_channels()), records.data()};
+                       layer, section, view(y, DType::bf16, shape.value_channels()), records.data(), path_ == ArchPath::sm120};
     DeltaBenchRow row;
     row.shape = s;
     row.rows = rows;

@@ -67,7 +67,7 @@ __device__ __forceinline__ void wgmma_tf32(float (&d)[32], const std::uint32_t (
 // num::delta_tf32.
 __device__ __forceinline__ std::uint32_t tf32_bits(float x) {
   std::uint32_t bits = 0;
-#if defined(NIBBLE_SM90A)
+#if defined(NIBBLE_BULK_COPY)
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
 #endif
   return bits;
@@ -83,7 +83,7 @@ __device__ __forceinline__ std::uint32_t tf32_bits(float x) {
 // 2 p and 2 p + 1 of column g.
 __device__ __forceinline__ uint4 load_transposed(std::uint32_t row) {
   uint4 v{};
-#if defined(NIBBLE_SM90A)
+#if defined(NIBBLE_BULK_COPY)
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(row)
@@ -92,7 +92,7 @@ __device__ __forceinline__ uint4 load_transposed(std::uint32_t row) {
   return v;
 }
 __device__ __forceinline__ void store_transposed(std::uint32_t row, const uint4& v) {
-#if defined(NIBBLE_SM90A)
+#if defined(NIBBLE_BULK_COPY)
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(v.x), "r"(v.y),
                "r"(v.z), "r"(v.w)
                : "memory");

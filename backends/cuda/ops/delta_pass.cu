@@ -9,6 +9,7 @@
 //   cost    2 * 64 * (4 * key_dim + 3 * 64) * value_dim a chunk and head, bf16 but for a sixth in tf32 -> latency of three
 //           products that need one another
 //   needs   sm_90a
+#include "backends/cuda/device/delta_products.cuh"
 #include "backends/cuda/device/eights.cuh"
 #include "backends/cuda/ops/delta_stages.cuh"
 
@@ -25,15 +26,14 @@ __device__ __forceinline__ void fragment_of(const float (&v)[N], int s, std::uin
   for (int i = 0; i < 4; ++i) to[i] = bf16_pair(v[8 * s + 2 * i], v[8 * s + 2 * i + 1]);
 }
 
-template <int KeyDim, bool Deep>
+template <int KeyDim, Rooms Kind, class Units>
 struct Consumer {
-  using Rooms = PassRooms<KeyDim, Deep>;
   using Tile = KeyTile<KeyDim>;
   const DeltaUnitsParams& p;
   const RangeView& r;
   int head, first;  // its first column
   std::byte* memory;  // at rings.start
-  PassRings<KeyDim, Deep> rings;
+  PassRings<KeyDim, Kind> rings;
   int warp, lane;
   float s[KeyDim / 2], past[32], answer[32];   // S, P, then Q and o
   std::uint32_t of_s[Tile::kSteps][4], plain[4][4], decayed[4][4], output[4][4];  // fragments of S, U and o
@@ -95,13 +95,13 @@ struct Consumer {
     const std::uint32_t keys = rings.keys_at(), queries = rings.queries_at();
     zero(past);
     zero(answer);
-    wgmma_fence();
+    Units::fence();
 #pragma unroll
-    for (int n = 0; n < Tile::kSteps; ++n) wgmma_bf16<64>(past, of_s[n], Tile::step(keys, n));
-    wgmma_commit();
+    for (int n = 0; n < Tile::kSteps; ++n) Units::template tokens<Tile>(past, of_s[n], keys, n);
+    Units::commit();
 #pragma unroll
-    for (int n = 0; n < Tile::kSteps; ++n) wgmma_bf16<64>(answer, of_s[n], Tile::step(queries, n));
-    wgmma_commit();
+    for (int n = 0; n < Tile::kSteps; ++n) Units::template tokens<Tile>(answer, of_s[n], queries, n);
+    Units::commit();
   }
   // From P and Q to U; nothing is on its way then.
   __device__ __forceinline__ void make_u() {
@@ -114,7 +114,7 @@ struct Consumer {
       const int token = m * 16 + lane / 16 * 8 + lane % 8, eight = warp * 2 + lane / 8 % 2;
       v[m] = load_transposed(values + static_cast<std::uint32_t>(token * 128 + (eight ^ (token & 7)) * 16));
     }
-    wgmma_wait<1>();
+    Units::template wait<1>();
     settle(past);
     float u[32];
     std::uint32_t residual[8][4];  // R as fragments
@@ -132,19 +132,19 @@ struct Consumer {
         settle(residual[m]);
       }
       if (half == 0) {
-        wgmma_wait<0>();
+        Units::template wait<0>();
         settle(answer);
 #pragma unroll
         for (int n = 0; n < Tile::kSteps; ++n) settle(of_s[n]);  // not used for anything else before
         rings.a.wait_full();
         settle(u);
       }
-      wgmma_fence();
+      Units::fence();
 #pragma unroll
       for (int m = 4 * half; m < 4 * half + 4; ++m) {
-        wgmma_tf32(u, residual[m], tile_of<128>(a + static_cast<std::uint32_t>(half * kHalfOfA + m % 4 * 32)));
+        Units::a_of(u, residual[m], a, kHalfOfA, m);
       }
-      wgmma_commit();
+      Units::commit();
     }
     rings.values.empty().arrive();
     const float last = grown[kDeltaChunk - 1];
@@ -158,7 +158,7 @@ struct Consumer {
     }
     settle(s);
     settle(answer);
-    wgmma_wait<0>();
+    Units::template wait<0>();
     settle(u);
     rings.a.empty().arrive();
 #pragma unroll
@@ -181,19 +181,19 @@ struct Consumer {
   // S with the chunk in it, its fragments and o.
   __device__ __forceinline__ void take_u() {
     const std::uint32_t keys = rings.keys_at(), m = rings.m_at();
-    wgmma_fence();
+    Units::fence();
 #pragma unroll
-    for (int n = 0; n < 4; ++n) wgmma_bf16_across<KeyDim>(s, decayed[n], Tile::rows_step(keys, n));
-    wgmma_commit();
+    for (int n = 0; n < 4; ++n) Units::template keys<Tile, KeyDim>(s, decayed[n], keys, n);
+    Units::commit();
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      wgmma_bf16<64>(answer, plain[n], tile_of<128>(m + static_cast<std::uint32_t>(n * 32)));
+      Units::m_of(answer, plain[n], m, n);
     }
-    wgmma_commit();
-    wgmma_wait<1>();
+    Units::commit();
+    Units::template wait<1>();
     settle(s);
     fragments_of_s();
-    wgmma_wait<0>();
+    Units::template wait<0>();
     settle(answer);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
@@ -221,10 +221,10 @@ struct Consumer {
   }
 };
 
-template <int KeyDim, bool Deep>
-__global__ void __launch_bounds__(kPassThreads, (PassRooms<KeyDim, Deep>::kBlocks))
+template <int KeyDim, Rooms Kind, class Units>
+__global__ void __launch_bounds__(kPassThreads, (PassRooms<KeyDim, Kind>::kBlocks))
     pass(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap value_map, const DeltaUnitsParams p) {
-  using R = PassRooms<KeyDim, Deep>;
+  using R = PassRooms<KeyDim, Kind>;
   extern __shared__ std::byte memory[];
   const int index = static_cast<int>(blockIdx.z);
   const RangeView* const range = section_range(*p.steps, p.section, index);
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kPassThreads, (PassRooms<KeyDim, Deep>::kBlock
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint32_t start = (shared_address(memory) + 1023) / 1024 * 1024;
   std::byte* const base = memory + (start - shared_address(memory));
-  const PassRings<KeyDim, Deep> rings(start);
+  const PassRings<KeyDim, Kind> rings(start);
   if (threadIdx.x == 0) {
     rings.init();
     fence_barriers();
@@ -242,16 +242,16 @@ __global__ void __launch_bounds__(kPassThreads, (PassRooms<KeyDim, Deep>::kBlock
   __syncthreads();
   const int chunks = chunks_of(r);
   if (warp >= kPassConsumers / 32) {
-    if constexpr (!Deep) give_registers<R::kServerRegisters>();
+    if constexpr (R::kTwo) give_registers<R::kServerRegisters>();
     if (warp == kPassConsumers / 32) {
-      if (lane == 0) load_tiles<KeyDim, Deep>({rings, &map, &value_map, p, r, chunks, head, first, first_record(r, index)});
+      if (lane == 0) load_tiles<KeyDim, Kind>({rings, &map, &value_map, p, r, chunks, head, first, first_record(r, index)});
     } else if (warp == kPassConsumers / 32 + 1) {
       store_outputs(p, r, chunks, head, first, base + R::kOutputAt, rings.output, lane);
     }
     return;
   }
-  if constexpr (!Deep) take_registers<R::kConsumerRegisters>();
-  Consumer<KeyDim, Deep> consumer{p, r, head, first, base, rings, warp, lane, {}, {}, {}, {}, {}, {}, {}};
+  if constexpr (R::kTwo) take_registers<R::kConsumerRegisters>();
+  Consumer<KeyDim, Kind, Units> consumer{p, r, head, first, base, rings, warp, lane, {}, {}, {}, {}, {}, {}, {}};
   for (int i = static_cast<int>(threadIdx.x); i < R::kOtherChunks * kZerosOfA / 16; i += kPassConsumers) {
     const int place = i / (kZerosOfA / 16), at = i % (kZerosOfA / 16) * 16;
     *reinterpret_cast<uint4*>(base + R::kAAt + place * kAPlace + kHalfOfA + at) = make_uint4(0, 0, 0, 0);
@@ -286,10 +286,10 @@ __global__ void __launch_bounds__(kPassThreads, (PassRooms<KeyDim, Deep>::kBlock
   consumer.store_state();
 }
 
-template <int KeyDim, bool Deep>
+template <int KeyDim, Rooms Kind, class Units>
 void launch(const Launch& to, const CUtensorMap& map, const CUtensorMap& values, const DeltaUnitsParams& p, const dim3& grid) {
-  constexpr int kBytes = PassRooms<KeyDim, Deep>::kSharedBytes;
-  cudaFuncSetAttribute(pass<KeyDim, Deep>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  constexpr int kBytes = PassRooms<KeyDim, Kind>::kSharedBytes;
+  cudaFuncSetAttribute(pass<KeyDim, Kind, Units>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -300,7 +300,7 @@ void launch(const Launch& to, const CUtensorMap& map, const CUtensorMap& values,
   how.stream = to.stream;
   how.attrs = &early;
   how.numAttrs = 1;
-  cudaLaunchKernelEx(&how, pass<KeyDim, Deep>, map, values, p);
+  cudaLaunchKernelEx(&how, pass<KeyDim, Kind, Units>, map, values, p);
 }
 
 template <int KeyDim>
@@ -312,7 +312,9 @@ void launch(const Launch& to, const CUtensorMap& map, const CUtensorMap& values,
   const std::int64_t blocks = std::int64_t{grid.x} * grid.y * grid.z, places = to.multiprocessors > 0 ? to.multiprocessors : 1;
   const std::int64_t turns = (blocks + places - 1) / places, turns_of_two = (blocks + 2 * places - 1) / (2 * places);
   const bool deep = 3 * turns <= 5 * turns_of_two;
-  deep ? launch<KeyDim, true>(to, map, values, p, grid) : launch<KeyDim, false>(to, map, values, p, grid);
+  if (p.warps) return launch<KeyDim, Rooms::small, MmaUnits>(to, map, values, p, grid);
+  deep ? launch<KeyDim, Rooms::deep, WgmmaUnits>(to, map, values, p, grid)
+       : launch<KeyDim, Rooms::two, WgmmaUnits>(to, map, values, p, grid);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 //   cost   2 * 64 * 64 * key_dim on the matrix units for a key head; 65,536 fma for X and 2,080 exponentials for a value
 //          head, 24.5 KiB written -> latency of X, hidden by the other blocks of a multiprocessor
 //   needs  sm_90a
+#include "backends/cuda/device/delta_products.cuh"
 #include "backends/cuda/device/eights.cuh"
 #include "backends/cuda/ops/delta_units.cuh"
 
@@ -147,7 +148,7 @@ __device__ __forceinline__ void put_a(std::byte* record, const float* x, const f
 }
 
 // to = rows of `left` times keys.
-template <int KeyDim>
+template <int KeyDim, class Units>
 __device__ __forceinline__ void products(std::uint32_t left, std::uint32_t keys, int warp, int lane, float (&to)[32]) {
   using Tile = KeyTile<KeyDim>;
   std::uint32_t a[Tile::kSteps][4];
@@ -157,11 +158,11 @@ __device__ __forceinline__ void products(std::uint32_t left, std::uint32_t keys,
     a[s][0] = v.x, a[s][1] = v.y, a[s][2] = v.z, a[s][3] = v.w;
     settle(a[s]);
   }
-  wgmma_fence();
+  Units::fence();
 #pragma unroll
-  for (int s = 0; s < Tile::kSteps; ++s) wgmma_bf16<64>(to, a[s], Tile::step(keys, s));
-  wgmma_commit();
-  wgmma_wait<0>();
+  for (int s = 0; s < Tile::kSteps; ++s) Units::template tokens<Tile>(to, a[s], keys, s);
+  Units::commit();
+  Units::template wait<0>();
   settle(to);
 }
 
@@ -200,7 +201,7 @@ __device__ __forceinline__ void decay_products(const float (&z)[32], const float
   }
 }
 
-template <int KeyDim>
+template <int KeyDim, class Units>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     prepare(const __grid_constant__ CUtensorMap map, const DeltaUnitsParams p, int parts) {
   using Tile = KeyTile<KeyDim>;
@@ -260,8 +261,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
   // Lane 4 g + p: rows 16 w + g and + 8, columns 8 n + 2 p and + 1.
   float z[32] = {}, w[32] = {};
-  products<KeyDim>(keys, keys, warp, lane, z);
-  products<KeyDim>(queries, keys, warp, lane, w);
+  products<KeyDim, Units>(keys, keys, warp, lane, z);
+  products<KeyDim, Units>(queries, keys, warp, lane, w);
 #pragma unroll 1
   for (int h = 0; h < heads; ++h) {
     std::byte* const record = p.record(blockIdx.x, head + h);
@@ -275,20 +276,24 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
 }
 
-template <int KeyDim>
+template <int KeyDim, class Units>
 void launch(const Launch& to, const CUtensorMap& map, const DeltaUnitsParams& p) {
   const DeltaShape& d = p.state.shape;
   const auto records = static_cast<unsigned>(most_records(to.max_rows, to.max_ranges));
   const int parts = (d.value_heads / d.key_heads + kHeads - 1) / kHeads;
   constexpr int kBytes = Layout<KeyDim>::kBytes;
-  cudaFuncSetAttribute(prepare<KeyDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  prepare<KeyDim><<<dim3(records, static_cast<unsigned>(d.key_heads * parts)), kThreads, kBytes, to.stream>>>(map, p, parts);
+  cudaFuncSetAttribute(prepare<KeyDim, Units>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  prepare<KeyDim, Units><<<dim3(records, static_cast<unsigned>(d.key_heads * parts)), kThreads, kBytes, to.stream>>>(map, p, parts);
 }
 
 }  // namespace
 
 void delta_prepare(const Launch& to, const CUtensorMap& map, const DeltaUnitsParams& p) {
-  p.state.shape.key_dim == 32 ? launch<32>(to, map, p) : launch<128>(to, map, p);
+  if (p.warps) {
+    p.state.shape.key_dim == 32 ? launch<32, MmaUnits>(to, map, p) : launch<128, MmaUnits>(to, map, p);
+  } else {
+    p.state.shape.key_dim == 32 ? launch<32, WgmmaUnits>(to, map, p) : launch<128, WgmmaUnits>(to, map, p);
+  }
 }
 
 }  // namespace nibble::cuda

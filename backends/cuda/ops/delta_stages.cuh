@@ -1,8 +1,8 @@
 // delta_stages.cuh: shared memory of delta_pass.cu and the warps that fill and empty it.
 //   tiles    of a chunk: keys, queries and decays, which come together, values, A, M. Each of these four goes round in a
 //            ring of its own, so that its next chunk is asked for as soon as the last use of the chunk before is over
-//   rooms    Deep: three chunks of all, one block on a multiprocessor; else two of keys and queries, one of the others, and
-//            two blocks, so that one computes while the other waits
+//   rooms    deep: three chunks of all, one block on a multiprocessor. two: two of keys and queries, one of the others, and
+//            two blocks, so that one computes while the other waits. small: one of each, 73 KiB
 //   output   o of a chunk lies where each consumer warp left its 16 columns; a warp stores it
 #pragma once
 
@@ -16,10 +16,13 @@ constexpr int kValueBytes = kDeltaChunk * kPassColumns * 2, kDecayBytes = 2 * kD
 constexpr int kAPlace = 2 * kHalfOfA, kZerosOfA = kAPlace - kABytes;  // columns 32 .. 63 of rows 0 .. 31: never copied
 constexpr int kOutputRow = 32, kOutputOfWarp = kDeltaChunk * kOutputRow;  // bytes
 
-template <int KeyDim, bool Deep>
+enum class Rooms { deep, two, small };
+
+template <int KeyDim, Rooms Kind>
 struct PassRooms {
   using Tile = KeyTile<KeyDim>;
-  static constexpr int kBlocks = Deep ? 1 : 2, kKeyChunks = Deep ? 3 : 2, kOtherChunks = Deep ? 3 : 1;
+  static constexpr bool kDeep = Kind == Rooms::deep, kTwo = Kind == Rooms::two;
+  static constexpr int kBlocks = kTwo ? 2 : 1, kKeyChunks = kDeep ? 3 : kTwo ? 2 : 1, kOtherChunks = kDeep ? 3 : 1;
   static constexpr int kKeysAt = 0, kQueriesAt = kKeysAt + kKeyChunks * Tile::kBytes;
   static constexpr int kValuesAt = kQueriesAt + kKeyChunks * Tile::kBytes, kAAt = kValuesAt + kOtherChunks * kValueBytes;
   static constexpr int kMAt = kAAt + kOtherChunks * kAPlace, kOutputAt = kMAt + kOtherChunks * kMBytes;
@@ -27,7 +30,7 @@ struct PassRooms {
   static constexpr int kBarriers = 2 * (kKeyChunks + 3 * kOtherChunks + 1);
   // Two blocks: warps that compute take the registers of those that do not.
   static constexpr int kServerRegisters = 40, kConsumerRegisters = 216;
-  static_assert(Deep || registers_suffice(kPassThreads, kBlocks, kServerRegisters, kConsumerRegisters));
+  static_assert(!kTwo || registers_suffice(kPassThreads, kBlocks, kServerRegisters, kConsumerRegisters));
   static constexpr int kSharedBytes = 1024 + kBarriersAt + kBarriers * 8;
   static_assert(Tile::kBytes % 1024 == 0 && kABytes % 1024 == 0 && (kSharedBytes + 1024) * kBlocks <= 228 * 1024);
 };
@@ -53,9 +56,9 @@ struct TileRing {
   }
 };
 
-template <int KeyDim, bool Deep>
+template <int KeyDim, Rooms Kind>
 struct PassRings {
-  using R = PassRooms<KeyDim, Deep>;
+  using R = PassRooms<KeyDim, Kind>;
   std::uint32_t start;
   TileRing<R::kKeyChunks> keys{start + R::kBarriersAt};
   TileRing<R::kOtherChunks> values{keys.barriers + R::kKeyChunks * 16}, a{values.barriers + R::kOtherChunks * 16},
@@ -80,10 +83,10 @@ struct PassRings {
 };
 
 // Asks for a range's tiles, chunk after chunk; one thread.
-template <int KeyDim, bool Deep>
+template <int KeyDim, Rooms Kind>
 struct PassLoader {
-  using R = PassRooms<KeyDim, Deep>;
-  PassRings<KeyDim, Deep> rings;
+  using R = PassRooms<KeyDim, Kind>;
+  PassRings<KeyDim, Kind> rings;
   const void *map, *value_map;
   const DeltaUnitsParams& p;
   const RangeView& r;
@@ -131,9 +134,9 @@ struct PassLoader {
 };
 
 // In each turn what the chunk's consumers give free is filled, in the order in which they do; one thread.
-template <int KeyDim, bool Deep>
-__device__ __forceinline__ void load_tiles(PassLoader<KeyDim, Deep> loader) {
-  using R = PassRooms<KeyDim, Deep>;
+template <int KeyDim, Rooms Kind>
+__device__ __forceinline__ void load_tiles(PassLoader<KeyDim, Kind> loader) {
+  using R = PassRooms<KeyDim, Kind>;
   wait_for_launches_before();  // records; all else was there before delta_prepare began
 #pragma unroll 1
   for (int c = 0; c < R::kKeyChunks; ++c) {

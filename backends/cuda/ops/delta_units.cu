@@ -3,6 +3,7 @@
 #include <string>
 
 #include "backends/cuda/ops/delta_units.cuh"
+#include "backends/cuda/ops/linear_parts.cuh"
 #include "backends/cuda/ops/linear_schedule.cuh"
 #include "backends/cuda/tensor_map.h"
 #include "nibble/error.h"
@@ -10,16 +11,17 @@
 namespace nibble::cuda {
 namespace {
 
-// Why the kernels of sm_90a do not serve; null: they do.
-const char* refuse_wgmma() {
-  if (!has_wgmma()) return "the card runs no code for sm_90a";
+// Why the kernels of matrix units do not serve; null: they do.
+const char* refuse_units(bool warps) {
+  if (warps && !has_fp4() && !has_wgmma()) return "the card runs no code for sm_120a or sm_90a";
+  if (!warps && !has_wgmma()) return "the card runs no code for sm_90a";
   if (!has_tensor_maps()) return "the driver makes no tensor maps";
   return nullptr;
 }
 
 }  // namespace
 
-bool delta_on_units(ArchPath path, const DeltaShape& shape) { return path == ArchPath::sm90 && num::delta_on_units(shape); }
+bool delta_on_units(ArchPath path, const DeltaShape& shape) { return path != ArchPath::sm70 && num::delta_on_units(shape); }
 
 std::uint64_t delta_records_bytes(const DeltaShape& shape, std::int64_t rows, std::int32_t ranges) {
   return static_cast<std::uint64_t>(most_records(rows, ranges) * shape.value_heads) * kRecordBytes;
@@ -28,14 +30,14 @@ std::uint64_t delta_records_bytes(const DeltaShape& shape, std::int64_t rows, st
 std::string delta_rule_kernel(const DeltaRuleArgs& a) {
   if (a.section != Section::prefill) return delta_in_registers(a.state.shape) ? "columns in registers" : "generic";
   if (a.records == nullptr) return "chunks";
-  const char* const why = refuse_wgmma();
-  return why == nullptr ? "chunks, wgmma.m64k16" : std::string("chunks, fused sums in software: ") + why;
+  const char* const why = refuse_units(a.warps);
+  return why == nullptr ? a.warps ? "chunks, mma.m16n8k16" : "chunks, wgmma.m64k16" : std::string("chunks, fused sums in software: ") + why;
 }
 
 void delta_units(const Launch& to, const DeltaRuleArgs& a) {
   const DeltaShape& d = a.state.shape;
   if (to.max_ranges <= 0 || to.max_rows <= 0) return;
-  if (refuse_wgmma() != nullptr) return delta_units_plain(to, a);
+  if (refuse_units(a.warps) != nullptr) return delta_units_plain(to, a);
   const auto fits = [](const View& v) {
     return v.dtype == DType::bf16 && v.stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(v.data) % 16 == 0;
   };
@@ -48,7 +50,7 @@ void delta_units(const Launch& to, const DeltaRuleArgs& a) {
     return tensor_map({CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, a.qkv.data, d.channels(), to.max_rows, a.qkv.stride * 2, cols,
                        kDeltaChunk, cols == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B});
   };
-  const DeltaUnitsParams p{to.step, typed<float>(a.g), typed<float>(a.beta), typed<Bf16>(a.y), a.state, a.section, a.records};
+  const DeltaUnitsParams p{to.step, typed<float>(a.g), typed<float>(a.beta), typed<Bf16>(a.y), a.state, a.section, a.records, a.warps};
   const CUtensorMap keys = map_of(d.key_dim < 64 ? d.key_dim : 64);
   delta_prepare(to, keys, p);
   delta_pass(to, keys, map_of(64), p);

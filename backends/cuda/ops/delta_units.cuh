@@ -74,6 +74,7 @@ struct DeltaUnitsParams {
   DeltaLayerView state;
   Section section;
   std::byte* records;
+  bool warps;  // products by each warp's mma.sync, not by a warpgroup's wgmma
   __device__ __forceinline__ std::byte* record(std::int64_t chunk, int head) const {
     return records + (chunk * state.shape.value_heads + head) * kRecordBytes;
   }

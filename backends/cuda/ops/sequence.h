@@ -35,6 +35,8 @@ struct DeltaRuleArgs {
   // Prefill rows are computed on matrix units, as profile sm90 has it (core/numerics/delta_order.h), through
   // delta_records_bytes() here. Null: as core/ops/ops.h says.
   std::byte* records = nullptr;
+  // By each warp's mma.sync, as sm120 has it, instead of sm90's wgmma. The same bits.
+  bool warps = false;
 };
 bool delta_on_units(ArchPath path, const DeltaShape& shape);
 // Of an op of a class of so many rows and ranges.
