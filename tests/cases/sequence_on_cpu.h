@@ -102,9 +102,9 @@ class DeltaOnCpu {
         dt_bias(noise_row(902, 0, of.value_heads)),
         cpu_(cpu::delta_rule_workspace(of, 1)),
         packed_(taps.size()),
-        units_(!units                     ? cpu::DeltaUnits::none
-               : std::is_same_v<E, F16> ? cpu::DeltaUnits::sm70
-                                        : cpu::DeltaUnits::sm90) {
+        units_(!units                     ? cpu::PrefillUnits::none
+               : std::is_same_v<E, F16> ? cpu::PrefillUnits::sm70
+                                        : cpu::PrefillUnits::sm90) {
     for (float& v : neg_exp_a) v = -0.02f - 0.2f * std::fabs(v);
     cpu::pack_conv_taps(taps.data(), of.channels(), of.conv_kernel, packed_.data());
     for (std::int32_t i = 0; i < slots; ++i) reset(i);
@@ -198,7 +198,7 @@ class DeltaOnCpu {
  private:
   CpuSide cpu_;
   Row packed_;
-  cpu::DeltaUnits units_;
+  cpu::PrefillUnits units_;
 };
 
 struct AttentionCase {

@@ -9,8 +9,8 @@
 namespace nibble::test {
 namespace {
 
-class DeltaUnitsAccuracy : public testing::TestWithParam<DeltaUnits> {};
-INSTANTIATE_TEST_SUITE_P(All, DeltaUnitsAccuracy, testing::Values(DeltaUnits::sm90, DeltaUnits::sm70),
+class DeltaUnitsAccuracy : public testing::TestWithParam<PrefillUnits> {};
+INSTANTIATE_TEST_SUITE_P(All, DeltaUnitsAccuracy, testing::Values(PrefillUnits::sm90, PrefillUnits::sm70),
                          [](const auto& of) { return name_of(of.param); });
 
 // As the profile's buffers hold them: bf16, or rows of f16 with an exponent.
@@ -20,7 +20,7 @@ Row rounded(const DeltaHead& h, Row y) {
     std::uint32_t most = 0;
     for (const float x : row) most = std::max(most, num::finite_magnitude(x));
     const int e = num::activation_exponent(most);
-    for (float& x : row) x = h.units == DeltaUnits::sm70 ? num::row_f16_to_float(num::activation_to_f16(x, e), e) : bf16(x);
+    for (float& x : row) x = h.units == PrefillUnits::sm70 ? num::row_f16_to_float(num::activation_to_f16(x, e), e) : bf16(x);
   }
   return y;
 }
@@ -43,6 +43,9 @@ void expect_numbers(const DeltaHead& h, const Row& y, const std::string& where) 
 
 // Seen with gates of softplus * 1, 0.1, 0.01, 0, y rounded:
 //   sm90  2.9e-3, 3.1e-3, 3.5e-3, 3.8e-3 (key_dim 32), 2.9e-3, 2.9e-3, 3.1e-3, 3.3e-3 (128). Rounding y alone: 1.7e-3
+//   sm70  4.1e-4, 4.3e-4, 5.0e-4, 5.5e-4 (key_dim 32), 4.1e-4, 4.2e-4, 4.4e-4, 4.8e-4 (128). Rounding y alone: 2.1e-4
+double bound_of(PrefillUnits units) { return units == PrefillUnits::sm70 ? 7e-4 : 4e-3; }
+
 TEST_P(DeltaUnitsAccuracy, InputsLikeAModels) {
   for (const int dim : {32, 128}) {
     for (const float gate : {1.0f, 0.1f, 0.01f, 0.0f}) {
@@ -52,8 +55,9 @@ TEST_P(DeltaUnitsAccuracy, InputsLikeAModels) {
       const double off = off_by(rounded(h, y), want);
       const double rounding = off_by(rounded(h, Row(want.begin(), want.end())), want);
       std::printf("%s, key_dim %d, gates * %g: %.3g relative L2 from float64, %.3g before y is rounded, %.3g by that "
-                  "alone\n", name_of(h.units), dim, static_cast<double>(gate), off, off_by(y, want), rounding);
-      EXPECT_LE(off, 4e-3) << dim << ", " << gate;
+                  "alone\n",
+                  name_of(h.units), dim, static_cast<double>(gate), off, off_by(y, want), rounding);
+      EXPECT_LE(off, bound_of(h.units)) << dim << ", " << gate;
     }
   }
 }
@@ -77,8 +81,8 @@ TEST_P(DeltaUnitsAccuracy, ALongPrompt) {
                               {want.begin() + static_cast<std::ptrdiff_t>(last), want.end()});
     std::printf("%s, %d rows, gates * %g: %.3g relative L2 from float64, %.3g of the last 1,024\n", name_of(h.units),
                 kRows, static_cast<double>(gate), off, end);
-    EXPECT_LE(off, 4e-3) << gate;
-    EXPECT_LE(end, 4e-3) << gate;
+    EXPECT_LE(off, bound_of(h.units)) << gate;
+    EXPECT_LE(end, bound_of(h.units)) << gate;
   }
 }
 
@@ -89,36 +93,37 @@ void each_row(DeltaHead& h, Row& of, std::int64_t width, auto change) {
 struct Hard {
   const char* name;
   void (*make)(DeltaHead&);
-  double sm90, sm70;  // bounds of the relative L2 error, y rounded: what was measured, rounded up
+  double sm90, sm70;  // bounds of the relative L2 error: what was measured, rounded up
+  bool float_y = false;  // in sm70 of y before it is rounded, since f16 holds nothing below 2^-24
 };
 const Hard kHard[] = {
     {"gates -50 and 0",
      [](DeltaHead& h) {
        each_row(h, h.g, 1, [](std::int64_t i, float* g) { *g = noise(3, i, 0) < 0 ? -50.0f : 0.0f; });
      },
-     3.5e-3, 3.5e-3},
+     3.5e-3, 5e-4},
     {"gates to -1e4",
      [](DeltaHead& h) {
        each_row(h, h.g, 1, [](std::int64_t i, float* g) { *g = -1e4f * std::fabs(noise(3, i, 0)); });
      },
-     3.5e-3, 3.5e-3},
+     3.5e-3, 5e-4},
     {"beta 0 and 1",
      [](DeltaHead& h) {
        each_row(h, h.beta, 1, [](std::int64_t i, float* beta) { *beta = noise(4, i, 0) < 0 ? 0.0f : 1.0f; });
      },
-     3.5e-3, 3.5e-3},
+     3.5e-3, 5e-4},
     {"one key",
      [](DeltaHead& h) {
        each_row(h, h.k, h.key_dim, [&](auto, float* key) { std::copy_n(h.k.data(), h.key_dim, key); });
      },
-     7e-3, 7e-3},
+     7e-3, 1e-3},
     {"one key, no decay, beta 1",
      [](DeltaHead& h) {
        each_row(h, h.k, h.key_dim, [&](auto, float* key) { std::copy_n(h.k.data(), h.key_dim, key); });
        std::fill(h.g.begin(), h.g.end(), 0.0f);
        std::fill(h.beta.begin(), h.beta.end(), 1.0f);
      },
-     2e-2, 2e-2},
+     2e-2, 7e-3},
     {"keys of a plane, no decay",
      [](DeltaHead& h) {
        const Row a = Normal(31).unit(h.key_dim, 1.0f), b = Normal(32).unit(h.key_dim, 1.0f);
@@ -133,24 +138,29 @@ const Hard kHard[] = {
        });
        std::fill(h.g.begin(), h.g.end(), 0.0f);
      },
-     1.2e-2, 1.2e-2},
+     1.2e-2, 1.6e-3},
     {"values with outliers",
      [](DeltaHead& h) {
        for (std::size_t i = 0; i < h.v.size(); ++i) {
          if (noise(7, static_cast<std::int64_t>(i), 0) > 0.98f) h.v[i] = bf16(1e3f * h.v[i]);
        }
      },
-     3.5e-3, 3.5e-3},
+     3.5e-3, 5e-4},
     {"values to 1e4",
      [](DeltaHead& h) {
        for (std::size_t i = 0; i < h.v.size(); ++i) h.v[i] = bf16(1e4f * noise(8, static_cast<std::int64_t>(i), 0));
      },
-     3.5e-3, 3.5e-3},
+     3.5e-3, 5e-4},
     {"values of 1e-6",
      [](DeltaHead& h) {
        for (float& x : h.v) x = bf16(1e-6f * x);
      },
-     3.5e-3, 3.5e-3},
+     3.5e-3, 5e-4, true},
+    {"chunks that end in a gate of -15",
+     [](DeltaHead& h) {
+       for (std::size_t i = 63; i < h.g.size(); i += 64) h.g[i] = -15.0f;
+     },
+     3.5e-3, 5e-4},
 };
 
 TEST_P(DeltaUnitsAccuracy, HardInputs) {
@@ -162,10 +172,11 @@ TEST_P(DeltaUnitsAccuracy, HardInputs) {
       const std::vector<double> want = delta_in_float64(h);
       const Row y = run(isas_here().front(), h);
       expect_numbers(h, y, hard.name);
-      const double off = off_by(rounded(h, y), want);
+      const double held = off_by(rounded(h, y), want), bare = off_by(y, want);
       std::printf("%s, key_dim %d, %s: %.3g relative L2 from float64, %.3g before y is rounded\n", name_of(h.units), dim,
-                  hard.name, off, off_by(y, want));
-      EXPECT_LE(off, h.units == DeltaUnits::sm70 ? hard.sm70 : hard.sm90) << dim << ", " << hard.name;
+                  hard.name, held, bare);
+      const bool sm70 = h.units == PrefillUnits::sm70;
+      EXPECT_LE(sm70 && hard.float_y ? bare : held, sm70 ? hard.sm70 : hard.sm90) << dim << ", " << hard.name;
     }
   }
 }

@@ -15,14 +15,14 @@
 
 namespace nibble::test {
 
-using cpu::DeltaUnits;
+using cpu::PrefillUnits;
 
 struct DeltaHead {  // rows of one value head, and the state before them
   std::int64_t key_dim, value_dim, rows;
   std::int64_t position = 0;  // of the first row
   Row q, k, v, g, beta;       // [rows, ..]; for sm90 q, k and v hold bf16 values
   Row s;                      // [key_dim, value_dim]
-  DeltaUnits units = DeltaUnits::sm90;
+  PrefillUnits units = PrefillUnits::sm90;
 };
 
 inline float bf16(float x) { return num::bf16_to_float(num::float_to_bf16(x)); }
@@ -225,7 +225,7 @@ inline Row reference_units(DeltaHead& h) {
   Row y(at(h.rows * h.value_dim));
   for (std::int64_t row = 0; row < h.rows;) {
     const std::int64_t count = std::min(h.rows - row, 64 - (h.position + row) % 64);
-    (h.units == DeltaUnits::sm70 ? units::chunk_sm70 : units::chunk_sm90)(h, row, count, y.data() + row * h.value_dim);
+    (h.units == PrefillUnits::sm70 ? units::chunk_sm70 : units::chunk_sm90)(h, row, count, y.data() + row * h.value_dim);
     row += count;
   }
   return y;

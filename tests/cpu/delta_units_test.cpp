@@ -11,8 +11,8 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-using Sizes = std::tuple<DeltaUnits, int, int>;  // profile, key_dim, value_dim
-constexpr DeltaUnits kBoth[] = {DeltaUnits::sm90, DeltaUnits::sm70};
+using Sizes = std::tuple<PrefillUnits, int, int>;  // profile, key_dim, value_dim
+constexpr PrefillUnits kBoth[] = {PrefillUnits::sm90, PrefillUnits::sm70};
 class DeltaUnits : public testing::TestWithParam<Sizes> {};
 INSTANTIATE_TEST_SUITE_P(All, DeltaUnits,
                          testing::Combine(testing::ValuesIn(kBoth), testing::Values(32, 128),
@@ -56,7 +56,7 @@ TEST_P(DeltaUnits, PanelsAlone) {
 }
 
 // Infinities, NaN, zeros of both signs, the ends of float32.
-class DeltaUnitsContract : public testing::TestWithParam<DeltaUnits> {};
+class DeltaUnitsContract : public testing::TestWithParam<PrefillUnits> {};
 INSTANTIATE_TEST_SUITE_P(All, DeltaUnitsContract, testing::ValuesIn(kBoth),
                          [](const auto& of) { return name_of(of.param); });
 
@@ -143,7 +143,8 @@ struct ProfileOf {
   template <class E>
   static std::string GetName(int) { return std::is_same_v<E, F16> ? "sm70" : "sm90"; }
 };
-TYPED_TEST_SUITE(DeltaUnitsOp, (testing::Types<std::uint16_t, F16>), ProfileOf);
+using Operands = testing::Types<std::uint16_t, F16>;
+TYPED_TEST_SUITE(DeltaUnitsOp, Operands, ProfileOf);
 constexpr DeltaShape kShape{2, 4, 32, 40, 4};
 
 template <class E>

@@ -41,7 +41,7 @@ class Normal {
 
 inline void append(Row& to, const Row& from) { to.insert(to.end(), from.begin(), from.end()); }
 
-inline const char* name_of(DeltaUnits units) { return units == DeltaUnits::sm70 ? "sm70" : "sm90"; }
+inline const char* name_of(PrefillUnits units) { return units == PrefillUnits::sm70 ? "sm70" : "sm90"; }
 
 // Rows as the profile's buffers hold them: q, k and v of bf16, or of f16 with one exponent for all three.
 inline void round_rows(DeltaHead& h) {
@@ -56,17 +56,17 @@ inline void round_rows(DeltaHead& h) {
     };
     each([&](float x) { most = std::max(most, num::finite_magnitude(x)); });
     const int e = num::activation_exponent(most);
-    const bool f16_rows = h.units == DeltaUnits::sm70;
+    const bool f16_rows = h.units == PrefillUnits::sm70;
     each([&](float& x) { x = f16_rows ? num::row_f16_to_float(num::activation_to_f16(x, e), e) : bf16(x); });
   }
 }
 
 // As a model has them: keys and queries of length one, q also * key_dim^-0.5, g = -softplus(normal) * gate.
 inline DeltaHead like_a_model(std::int64_t key_dim, std::int64_t value_dim, std::int64_t rows, float gate,
-                              std::uint64_t seed, DeltaUnits units = DeltaUnits::sm90) {
+                              std::uint64_t seed, PrefillUnits units = PrefillUnits::sm90) {
   DeltaHead h{key_dim, value_dim, rows, 0, {}, {}, {}, {}, {}, Row(at(key_dim * value_dim), 0.0f),
               units};
-  Normal normal(seed, units == DeltaUnits::sm70 ? [](float x) { return f16(x); } : bf16);
+  Normal normal(seed, units == PrefillUnits::sm70 ? [](float x) { return f16(x); } : bf16);
   for (std::int64_t i = 0; i < rows; ++i) {
     append(h.q, normal.unit(key_dim, 1.0f / std::sqrt(static_cast<float>(key_dim))));
     append(h.k, normal.unit(key_dim, 1.0f));
@@ -131,7 +131,7 @@ inline void run_panels(const cpu::SequenceKernels& kernels, DeltaHead& h, const 
   t.y = out.data.data();
   t.y_stride = out.stride;
   t.work = work.data();
-  (h.units == DeltaUnits::sm70 ? kernels.delta_units_sm70 : kernels.delta_units_sm90)(t);
+  (h.units == PrefillUnits::sm70 ? kernels.delta_units_sm70 : kernels.delta_units_sm90)(t);
   out.expect_gaps();
   for (std::int64_t v = 0; v < padded; ++v) {
     for (std::int64_t e = 0; e < dim; ++e) {
@@ -163,7 +163,7 @@ inline void expect_contract(const DeltaHead& h, const Records& records, const st
   take(records, plain);
   Row want = reference_units(plain);
   const auto one_nan = [&](Row& values) {  // sm70's come from fma: any pattern
-    if (h.units != DeltaUnits::sm70) return;
+    if (h.units != PrefillUnits::sm70) return;
     for (float& x : values) x = std::isnan(x) ? std::numeric_limits<float>::quiet_NaN() : x;
   };
   one_nan(want);

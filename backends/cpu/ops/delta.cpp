@@ -101,7 +101,7 @@ void delta_rule(SequenceContext& context, const DeltaArena& arena, const DeltaRu
   if (a.ranges.empty()) return;
   arena.cursors().check(a.ranges);
   const DeltaShape& d = arena.shape(a.layer);
-  if (a.units != DeltaUnits::none && !num::delta_on_units(d)) {
+  if (a.units != PrefillUnits::none && !num::delta_on_units(d)) {
     throw Error(ErrorCode::invalid_argument, "[delta_rule] key_dim: expected 32 or 128 for matrix units, got " +
                                                  std::to_string(d.key_dim));
   }
@@ -109,8 +109,8 @@ void delta_rule(SequenceContext& context, const DeltaArena& arena, const DeltaRu
   check_workspace(context.workspace, delta_rule_workspace(d, threads), "delta_rule");
   float* work = reinterpret_cast<float*>(context.workspace.data());
   const std::int64_t work_stride = thread_floats(d);
-  const auto prefill_kernel = a.units == DeltaUnits::sm90   ? context.kernels.delta_units_sm90
-                              : a.units == DeltaUnits::sm70 ? context.kernels.delta_units_sm70
+  const auto prefill_kernel = a.units == PrefillUnits::sm90   ? context.kernels.delta_units_sm90
+                              : a.units == PrefillUnits::sm70 ? context.kernels.delta_units_sm70
                                                             : context.kernels.delta_chunks;
 
   const bool prefill = a.ranges.front().section == Section::prefill;
