@@ -26,7 +26,7 @@ struct Case {
 struct Promise {
   double absolute, relative_l2, margin;
 };
-constexpr Promise kF32{kLogitBound, 1e9, kMargin}, kBf16{1e9, 2e-2, 0.15}, kF16{1e9, 4e-3, 0.15};
+constexpr Promise kF32{kLogitBound, 1e9, kMargin}, kBf16{1e9, 2e-2, 0.15}, kF16{1e9, 1e-3, 0.15};
 
 Model load(const std::string& folder, Activations activations, int sequences = 2, const Device& device = Device::cpu()) {
   LoadOptions how;
