@@ -24,7 +24,10 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# file, architecture, what every kernel in it must hold (None: no instruction of its own; a tuple: all of them)
+# The delta rule's kernels of either sort of units (backends/cuda/device/delta_products.cuh).
+WGMMA_UNITS, MMA_UNITS = r"WgmmaUnits", r"MmaUnits"
+# file, architecture, what every kernel in it must hold (None: no instruction of its own; a tuple: all of them; a dict:
+# that of the pattern which its readable name matches)
 CHECKS = [
     ("backends/cuda/ops/linear_few.cu", "sm_90a", r"HMMA\.16816"),
     ("backends/cuda/ops/linear_tile.cu", "sm_90a", r"HMMA\.16816"),
@@ -43,9 +46,15 @@ CHECKS = [
     ("backends/cuda/ops/linear_swiglu_nvfp4.cu", "sm_90a", r"HGMMA\.64x|HMMA\.16816"),
     ("backends/cuda/ops/linear_swiglu_fp8.cu", "sm_90a", r"HGMMA\.64x|HMMA\.16816"),
     ("backends/cuda/ops/linear_swiglu_bf16.cu", "sm_90a", r"HGMMA\.64x|HMMA\.16816"),
-    ("backends/cuda/ops/delta_prepare.cu", "sm_90a", (r"HGMMA\.64x64x16\.F32\.BF16", r"UTMALDG\.2D")),
+    ("backends/cuda/ops/delta_prepare.cu", "sm_90a",
+     {WGMMA_UNITS: (r"HGMMA\.64x64x16\.F32\.BF16", r"UTMALDG\.2D"), MMA_UNITS: (r"HMMA\.16816\.F32\.BF16", r"UTMALDG\.2D")}),
     ("backends/cuda/ops/delta_pass.cu", "sm_90a",
-     (r"HGMMA\.64x64x16\.F32\.BF16", r"HGMMA\.64x64x8\.F32\.TF32", r"UTMALDG\.2D", r"UBLKCP")),
+     {WGMMA_UNITS: (r"HGMMA\.64x64x16\.F32\.BF16", r"HGMMA\.64x64x8\.F32\.TF32", r"UTMALDG\.2D", r"UBLKCP"),
+      MMA_UNITS: (r"HMMA\.16816\.F32\.BF16", r"HMMA\.1688\.F32\.TF32", r"UTMALDG\.2D", r"UBLKCP")}),
+    ("backends/cuda/ops/delta_prepare.cu", "sm_120a",
+     {WGMMA_UNITS: None, MMA_UNITS: (r"HMMA\.16816\.F32\.BF16", r"UTMALDG\.2D")}),
+    ("backends/cuda/ops/delta_pass.cu", "sm_120a",
+     {WGMMA_UNITS: None, MMA_UNITS: (r"HMMA\.16816\.F32\.BF16", r"HMMA\.1688\.F32\.TF32", r"UTMALDG\.2D", r"UBLKCP")}),
     ("backends/cuda/ops/delta_units_plain.cu", "sm_90a", None),
     ("backends/cuda/ops/delta_units_plain.cu", "sm_120a", None),
     ("backends/cuda/ops/linear_few.cu", "sm_120a", r"HMMA\.16816"),
@@ -219,8 +228,7 @@ def source_name(file):
 def report(file, arch, use, codes):
     """Prints a line for each kernel; number of faults."""
     names, faults = readable(list(use)), 0
-    needed = [n for c in CHECKS if c[2] and c[1] == arch and pathlib.Path(c[0]).name == source_name(file)
-              for n in ((c[2],) if isinstance(c[2], str) else c[2])]
+    checks = [c[2] for c in CHECKS if c[2] and c[1] == arch and pathlib.Path(c[0]).name == source_name(file)]
     for symbol, u in use.items():
         code, what = codes[symbol], []
         spilled = u.stores or u.loads or u.stores is None and u.stack > STACK_ACCEPTED.get((source_name(file), arch), 0)
@@ -230,7 +238,11 @@ def report(file, arch, use, codes):
         if (source_name(file), arch) in BUDGETS and not budgets:
             what.append("no budget of registers for its name")
         what += [f"more than {most} registers" for most in budgets if u.registers > most]
-        what += ["no " + p.replace("\\", "") for p in needed if not any(re.match(p, m) for m in code.matrix)]
+        for check in checks:
+            if isinstance(check, dict):
+                check = next((must or () for name, must in check.items() if re.search(name, names[symbol])), "check of its name")
+            what += ["no " + p.replace("\\", "") for p in ((check,) if isinstance(check, str) else check)
+                     if not any(re.match(p, m) for m in code.matrix)]
         what += ["miscompiled: " + line for line in code.miscompiled]
         spills = "" if u.stores is None else f", spills {u.stores}/{u.loads}"
         matrix = "".join(f", {n} x {m}" for m, n in sorted(code.matrix.items()))
