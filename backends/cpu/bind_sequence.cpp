@@ -12,6 +12,15 @@ SequenceContext context(const Loaded& l) {
   return {l.parallel, sequence_kernels(isa_name(l.isa)), {l.workspace.data, l.workspace.bytes}};
 }
 
+PrefillUnits prefill_units_of(Profile profile) {
+  switch (profile) {
+    case Profile::sm70: return PrefillUnits::sm70;
+    case Profile::sm90:
+    case Profile::sm120: return PrefillUnits::sm90;
+    default: return PrefillUnits::none;
+  }
+}
+
 }  // namespace
 
 Binder::Call Binder::call(const DeltaConv& a) {
@@ -57,7 +66,7 @@ Binder::Call Binder::call(const DeltaRule& a) {
   expect(qkv.rows == Rows::tokens, "qkv", "one row for each token");
   output_ = a.y;
   section_ = &a.section;
-  const bool units = (l_.profile == Profile::sm90 || l_.profile == Profile::sm120) && num::delta_on_units(shape);
+  const PrefillUnits units = num::delta_on_units(shape) ? prefill_units_of(l_.profile) : PrefillUnits::none;
   return [&l = l_, qkv, g, beta, y, units, layer = a.layer, section = a.section](const Step& step) {
     SequenceContext c = context(l);
     delta_rule(c, l.delta,

@@ -126,7 +126,7 @@ class Binder : private BinderViews {
             a.section,
             result("y", a.y, a.shape.value_channels()),
             delta_on_units(l_.path, a.shape) ? l_.workspace.delta : nullptr,
-            l_.path == ArchPath::sm120};
+            l_.path};
   }
   Call call(const DeltaRule& a) {
     const DeltaRuleArgs args = rule_args(a);

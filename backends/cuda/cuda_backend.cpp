@@ -152,7 +152,7 @@ CudaBackend::CudaBackend(const BackendOptions& options)
     device_.fusions.linear_swiglu = true;
     if (path_ == ArchPath::sm120) device_.fusions.refusal = refuse_sm120_swiglu;
   }
-  if (options.fused_delta.value_or(false)) {
+  if (options.fused_delta.value_or(device_.operand != DType::f16)) {
     if (device_.operand == DType::f16) {
       throw Error(ErrorCode::invalid_argument, "[cuda] fused-delta: expected off with rows of f16 (" +
                                                    device_.profile + "), found \"on\"");

@@ -67,7 +67,7 @@ struct ScratchPlan {
         const bool prefill = net != nullptr ? p.cls.has(Section::prefill)
                                             : rule != nullptr && rule->section == Section::prefill;
         if (prefill && delta_on_units(path, rule->shape)) {
-          delta = std::max(delta, delta_records_bytes(rule->shape, p.cls.max_rows, sizes.slots));
+          delta = std::max(delta, delta_records_bytes(path, rule->shape, p.cls.max_rows, sizes.slots));
         }
       }
       buffers = std::max<std::uint64_t>(buffers, p.buffers.size());

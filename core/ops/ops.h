@@ -174,7 +174,7 @@ struct DeltaGates {
 //   S[k, v] = num::exp(G_last) * S[k, v] + chain over j of (num::exp(G_last - G_j) * k_j[k]) u_j[v]
 // Before the first row of a section's range, S takes the records that Range::keep accepts, oldest
 // first: S[k, v] = fma(key[k], u[v], d * S[k, v]). Columns v know nothing of each other.
-// Profiles sm90 and sm120 compute prefill rows as core/numerics/delta_order.h says, for the head sizes named there.
+// Profiles sm90, sm120 and sm70 compute prefill rows as core/numerics/delta_order.h says, for the head sizes named there.
 struct DeltaRule {
   Tensor qkv;      // [T, C] operand, DeltaConv's output
   Tensor g, beta;  // [T, value_heads] f32

@@ -153,15 +153,19 @@ void delta(const cpu::SequenceKernels& k) {
   std::vector<float> exact = qkv;
   for (float& x : exact) x = num::bf16_to_float(num::float_to_bf16(x));
   t.work = units_work.data();
-  flop("delta_units, 64 rows of a head", 2 * (3.0 * rows * dim * dim + 3.25 * rows * rows * dim), [&] {
-    t.rows = rows;
-    t.s = s.data();
-    t.q = exact.data();
-    t.k = t.q + heads * dim;
-    t.v = t.k + heads * dim;
-    t.y = o.data();
-    k.delta_units(t);
-  });
+  const auto units = [&](const char* name, auto kernel) {
+    flop(name, 2 * (3.0 * rows * dim * dim + 3.25 * rows * rows * dim), [&] {
+      t.rows = rows;
+      t.s = s.data();
+      t.q = exact.data();
+      t.k = t.q + heads * dim;
+      t.v = t.k + heads * dim;
+      t.y = o.data();
+      kernel(t);
+    });
+  };
+  units("delta_units_sm90, 64 rows of a head", k.delta_units_sm90);
+  units("delta_units_sm70, 64 rows of a head", k.delta_units_sm70);
   t.work = work.data();
   std::fill(g.begin(), g.end(), -1.4f);  // exponentials of a chunk pass the smallest normal number
   flop("delta_chunks, strong decay", 2 * (full + half) * heads * chunks,

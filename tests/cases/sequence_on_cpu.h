@@ -1,6 +1,6 @@
 // sequence_on_cpu.h: one delta-net layer, and one attention layer, run by the CPU's ops on their float32 arenas over
-// inputs that any backend can make again. For bf16 (E = uint16_t) inputs are representable and outputs and KV pages are
-// rounded once. tests/cuda/sequence_worlds.h runs a card beside them; `digest` takes every output in the order of
+// inputs that any backend can make again. For bf16 (E = uint16_t), and for f16 (E = F16), inputs are representable and
+// outputs and KV pages are rounded once. tests/cuda/sequence_worlds.h runs a card beside them; `digest` takes every output in the order of
 // writing.
 #pragma once
 
@@ -11,20 +11,26 @@
 
 #include "backends/cpu/cpu_info.h"
 #include "backends/cpu/ops/sequence_ops.h"
-#include "core/numerics/codecs.h"
+#include "core/numerics/row_scale.h"
 #include "tests/cpu/sequence_alone.h"
 #include "tests/support/buffers.h"
 #include "tests/support/op_digests.h"
 
 namespace nibble::test {
 
+struct F16 {  // of rows below 2^15, whose exponent is 0
+  std::uint16_t bits;
+};
+
 template <class E>
 E encode(float v) {
   if constexpr (std::is_same_v<E, float>) return v;
+  else if constexpr (std::is_same_v<E, F16>) return {num::activation_to_f16(v, 0)};
   else return num::float_to_bf16(v);
 }
 inline float decode(float v) { return v; }
 inline float decode(std::uint16_t v) { return num::bf16_to_float(v); }
+inline float decode(F16 v) { return num::row_f16_to_float(v.bits, 0); }
 
 template <class E>
 void round_to(Row& x) {
@@ -84,7 +90,7 @@ class DeltaOnCpu {
     Row x, a, b, y, g, beta, o;
   };
 
-  // `units`: prefill rows as core/numerics/delta_order.h has them.
+  // `units`: prefill rows as core/numerics/delta_order.h has them: profile sm90's, or sm70's of f16.
   DeltaOnCpu(const DeltaShape& of, std::int32_t slots, std::int32_t records, bool units = false)
       : shape(of),
         sizes{slots, 0, records, 0},
@@ -96,7 +102,9 @@ class DeltaOnCpu {
         dt_bias(noise_row(902, 0, of.value_heads)),
         cpu_(cpu::delta_rule_workspace(of, 1)),
         packed_(taps.size()),
-        units_(units) {
+        units_(!units                     ? cpu::PrefillUnits::none
+               : std::is_same_v<E, F16> ? cpu::PrefillUnits::sm70
+                                        : cpu::PrefillUnits::sm90) {
     for (float& v : neg_exp_a) v = -0.02f - 0.2f * std::fabs(v);
     cpu::pack_conv_taps(taps.data(), of.channels(), of.conv_kernel, packed_.data());
     for (std::int32_t i = 0; i < slots; ++i) reset(i);
@@ -190,7 +198,7 @@ class DeltaOnCpu {
  private:
   CpuSide cpu_;
   Row packed_;
-  bool units_;
+  cpu::PrefillUnits units_;
 };
 
 struct AttentionCase {

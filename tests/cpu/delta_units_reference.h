@@ -1,38 +1,47 @@
-// delta_units_reference.h: core/numerics/delta_order.h as plain scalar loops in the order of its text, and the gated
-// delta rule in float64, for one value head.
+// delta_units_reference.h: core/numerics/delta_order.h as plain scalar loops in the order of its text, for both of its
+// profiles, and the gated delta rule in float64, for one value head.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "backends/cpu/ops/sequence_ops.h"
 #include "core/numerics/codecs.h"
 #include "core/numerics/delta_order.h"
 #include "core/numerics/fused_dot.h"
+#include "core/numerics/row_scale.h"
 #include "tests/cpu/sequence_reference.h"
 
 namespace nibble::test {
 
+using cpu::PrefillUnits;
+
 struct DeltaHead {  // rows of one value head, and the state before them
   std::int64_t key_dim, value_dim, rows;
   std::int64_t position = 0;  // of the first row
-  Row q, k, v, g, beta;       // [rows, ..]; q, k and v hold bf16 values
+  Row q, k, v, g, beta;       // [rows, ..]; for sm90 q, k and v hold bf16 values
   Row s;                      // [key_dim, value_dim]
+  PrefillUnits units = PrefillUnits::sm90;
 };
 
 inline float bf16(float x) { return num::bf16_to_float(num::float_to_bf16(x)); }
+inline float f16(float x, int e = 0) { return num::f16_to_float(num::weight_to_f16(x, e)); }
 
 namespace units {
 
 constexpr int kRows = 64;
 
-template <int Group>
+template <int Group, int F, int MinExponent>
 float mma(float c, const Row& a, const Row& b) {
   for (std::size_t x = 0; x < a.size(); x += Group) {
-    c = num::fused_dot<Group, 25>(a.data() + x, b.data() + x, c);
+    c = num::fused_dot<Group, F, 24, MinExponent>(a.data() + x, b.data() + x, c);
   }
   return c;
 }
+constexpr auto mma_bf16 = mma<16, 25, num::kBf16MinExponent>;
+constexpr auto mma_tf32 = mma<8, 25, num::kBf16MinExponent>;
+constexpr auto mma_f16 = mma<4, 23, num::kF16MinExponent>;
 inline Row slice(const Row& from, std::int64_t begin, std::int64_t count, std::int64_t step = 1) {
   Row r(at(count));
   for (std::int64_t i = 0; i < count; ++i) r[at(i)] = from[at(begin + i * step)];
@@ -74,56 +83,137 @@ inline Row inverse(const Row& l) {
   return x;
 }
 
-// Rows first .. first + count of h; y [count, value_dim].
-inline void chunk(DeltaHead& h, std::int64_t first, std::int64_t count, float* y) {
+inline float d(float x) { return num::exp(x); }
+
+// What both profiles have of rows first .. first + count of h: zeros behind them.
+struct Chunk {
+  std::vector<Row> k, q;    // as operands
+  Row sums, beta, x, decayed;  // G; beta; X; W[i, j] * d(G_i - G_j), not yet rounded
+  float last = 0.0f;        // G_last
+};
+inline Chunk chunk_of(const DeltaHead& h, std::int64_t first, std::int64_t count, float (*operand)(float),
+                      float (*mma)(float, const Row&, const Row&)) {
   constexpr int n = kRows;
-  const std::int64_t dim = h.key_dim, width = h.value_dim;
-  Row sums(n), beta(n, 0.0f);
-  std::vector<Row> k(n, Row(at(dim), 0.0f)), q = k;
-  float last = 0.0f;
+  const std::int64_t dim = h.key_dim;
+  Chunk c;
+  c.sums.resize(n);
+  c.beta.resize(n);
+  c.k.assign(n, Row(at(dim), 0.0f));
+  c.q = c.k;
   for (std::int64_t i = 0; i < n; ++i) {
     if (i < count) {
-      last = num::add(last, h.g[at(first + i)]);
-      beta[at(i)] = h.beta[at(first + i)];
-      k[at(i)] = slice(h.k, (first + i) * dim, dim);
-      q[at(i)] = slice(h.q, (first + i) * dim, dim);
+      c.last = num::add(c.last, h.g[at(first + i)]);
+      c.beta[at(i)] = h.beta[at(first + i)];
+      c.k[at(i)] = slice(h.k, (first + i) * dim, dim);
+      c.q[at(i)] = slice(h.q, (first + i) * dim, dim);
+      for (float& e : c.k[at(i)]) e = operand(e);
+      for (float& e : c.q[at(i)]) e = operand(e);
     }
-    sums[at(i)] = last;
+    c.sums[at(i)] = c.last;
   }
-  const auto d = [](float x) { return num::exp(x); };
-
-  Row l(n * n, 0.0f), a(n * n, 0.0f), m(n * n, 0.0f);
+  Row l(n * n, 0.0f);
+  c.decayed.assign(n * n, 0.0f);
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t j = 0; j <= i; ++j) {
-      const float decay = d(num::sub(sums[i], sums[j]));
-      m[i * n + j] = bf16(num::mul(mma<16>(0.0f, q[i], k[j]), decay));
-      if (j < i) l[i * n + j] = num::mul(num::mul(beta[i], mma<16>(0.0f, k[i], k[j])), decay);
+      const float decay = d(num::sub(c.sums[i], c.sums[j]));
+      c.decayed[i * n + j] = num::mul(mma(0.0f, c.q[i], c.k[j]), decay);
+      if (j < i) l[i * n + j] = num::mul(num::mul(c.beta[i], mma(0.0f, c.k[i], c.k[j])), decay);
     }
   }
-  const Row x = inverse(l);
+  c.x = inverse(l);
+  return c;
+}
+inline Row column_of(const Chunk& c, std::int64_t e) {  // of the keys
+  Row keys;
+  for (const Row& k : c.k) keys.push_back(k[at(e)]);
+  return keys;
+}
+inline float value_of(const DeltaHead& h, std::int64_t first, std::int64_t count, std::int64_t i, std::int64_t v) {
+  return i < count ? h.v[at((first + i) * h.value_dim + v)] : 0.0f;
+}
+
+// Rows first .. first + count of h; y [count, value_dim].
+inline void chunk_sm90(DeltaHead& h, std::int64_t first, std::int64_t count, float* y) {
+  constexpr int n = kRows;
+  const std::int64_t dim = h.key_dim, width = h.value_dim;
+  const Chunk c = chunk_of(h, first, count, [](float x) { return x; }, mma_bf16);
+  Row a(n * n, 0.0f), m(n * n, 0.0f);
   for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t j = 0; j <= i; ++j) a[i * n + j] = num::delta_tf32(num::mul(x[i * n + j], beta[j]));
+    for (std::size_t j = 0; j <= i; ++j) {
+      a[i * n + j] = num::delta_tf32(num::mul(c.x[i * n + j], c.beta[j]));
+      m[i * n + j] = bf16(c.decayed[i * n + j]);
+    }
   }
   for (std::int64_t v = 0; v < width; ++v) {
     Row s = slice(h.s, v, dim, width), r(n, 0.0f), u(n), near_u(n), later_u(n), s16 = s;
     for (float& e : s16) e = bf16(e);
-    for (std::int64_t i = 0; i < static_cast<std::int64_t>(n); ++i) {
-      const float value = i < count ? h.v[at((first + i) * width + v)] : 0.0f;
-      r[at(i)] = num::delta_tf32(num::fma(-d(sums[at(i)]), mma<16>(0.0f, k[at(i)], s16), value));
+    for (std::int64_t i = 0; i < n; ++i) {
+      const float p = mma_bf16(0.0f, c.k[at(i)], s16);
+      r[at(i)] = num::delta_tf32(num::fma(-d(c.sums[at(i)]), p, value_of(h, first, count, i, v)));
     }
     for (std::size_t i = 0; i < n; ++i) {
-      u[i] = mma<8>(0.0f, slice(a, static_cast<std::int64_t>(i) * n, n), r);
+      u[i] = mma_tf32(0.0f, slice(a, static_cast<std::int64_t>(i) * n, n), r);
       near_u[i] = bf16(u[i]);
-      later_u[i] = bf16(num::mul(d(num::sub(last, sums[i])), u[i]));
+      later_u[i] = bf16(num::mul(d(num::sub(c.last, c.sums[i])), u[i]));
     }
     for (std::int64_t i = 0; i < count; ++i) {
-      const float before = num::mul(d(sums[at(i)]), mma<16>(0.0f, q[at(i)], s16));
-      y[i * width + v] = mma<16>(before, slice(m, i * n, n), near_u);
+      const float before = num::mul(d(c.sums[at(i)]), mma_bf16(0.0f, c.q[at(i)], s16));
+      y[i * width + v] = mma_bf16(before, slice(m, i * n, n), near_u);
     }
     for (std::int64_t e = 0; e < dim; ++e) {
-      Row keys(n);
-      for (std::size_t j = 0; j < n; ++j) keys[j] = k[j][at(e)];
-      h.s[at(e * width + v)] = mma<16>(num::mul(d(last), s[at(e)]), keys, later_u);
+      h.s[at(e * width + v)] = mma_bf16(num::mul(d(c.last), s[at(e)]), column_of(c, e), later_u);
+    }
+  }
+}
+
+// e_Y of a column.
+inline int column_exponent(const Row& column) {
+  std::uint32_t most = 0;
+  for (const float x : column) most = std::max(most, num::finite_magnitude(x));
+  return num::weight_exponent(most);
+}
+inline Row scaled(Row column, int e) {
+  for (float& x : column) x = f16(x, e);
+  return column;
+}
+
+inline void chunk_sm70(DeltaHead& h, std::int64_t first, std::int64_t count, float* y) {
+  constexpr int n = kRows;
+  const std::int64_t dim = h.key_dim, width = h.value_dim;
+  const Chunk c = chunk_of(h, first, count, [](float x) { return f16(x); }, mma_f16);
+  Row a(n * n, 0.0f), m(n * n, 0.0f);
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j <= i; ++j) {
+      a[i * n + j] = f16(c.x[i * n + j]);
+      m[i * n + j] = f16(c.decayed[i * n + j]);
+    }
+  }
+  for (std::int64_t v = 0; v < width; ++v) {
+    const Row s = slice(h.s, v, dim, width);
+    const int e_s = column_exponent(s);
+    const Row s16 = scaled(s, e_s);
+    Row r(n), u(n), later_u(n);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const float p = num::mul(mma_f16(0.0f, c.k[at(i)], s16), num::power_of_two(e_s));
+      const float rest = num::fma(-d(c.sums[at(i)]), p, value_of(h, first, count, i, v));
+      r[at(i)] = num::mul(c.beta[at(i)], rest);
+    }
+    const int e_r = column_exponent(r);
+    const Row r16 = scaled(r, e_r);
+    for (std::int64_t i = 0; i < n; ++i) {
+      u[at(i)] = num::mul(mma_f16(0.0f, slice(a, i * n, n), r16), num::power_of_two(e_r));
+      later_u[at(i)] = num::mul(d(num::sub(c.last, c.sums[at(i)])), u[at(i)]);
+    }
+    const int e_u = column_exponent(u);
+    const Row near_u16 = scaled(u, e_u), later_u16 = scaled(later_u, e_u);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float q = num::mul(mma_f16(0.0f, c.q[at(i)], s16), num::power_of_two(e_s));
+      y[i * width + v] = num::fma(num::power_of_two(e_u), mma_f16(0.0f, slice(m, i * n, n), near_u16),
+                                  num::mul(d(c.sums[at(i)]), q));
+    }
+    for (std::int64_t e = 0; e < dim; ++e) {
+      h.s[at(e * width + v)] = num::fma(num::power_of_two(e_u), mma_f16(0.0f, column_of(c, e), later_u16),
+                                        num::mul(d(c.last), s[at(e)]));
     }
   }
 }
@@ -135,7 +225,7 @@ inline Row reference_units(DeltaHead& h) {
   Row y(at(h.rows * h.value_dim));
   for (std::int64_t row = 0; row < h.rows;) {
     const std::int64_t count = std::min(h.rows - row, 64 - (h.position + row) % 64);
-    units::chunk(h, row, count, y.data() + row * h.value_dim);
+    (h.units == PrefillUnits::sm70 ? units::chunk_sm70 : units::chunk_sm90)(h, row, count, y.data() + row * h.value_dim);
     row += count;
   }
   return y;

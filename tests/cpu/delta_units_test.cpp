@@ -11,20 +11,24 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-using Sizes = std::tuple<int, int>;  // key_dim, value_dim
+using Sizes = std::tuple<PrefillUnits, int, int>;  // profile, key_dim, value_dim
+constexpr PrefillUnits kBoth[] = {PrefillUnits::sm90, PrefillUnits::sm70};
 class DeltaUnits : public testing::TestWithParam<Sizes> {};
-INSTANTIATE_TEST_SUITE_P(All, DeltaUnits, testing::Combine(testing::Values(32, 128), testing::Values(32, 40, 128)),
+INSTANTIATE_TEST_SUITE_P(All, DeltaUnits,
+                         testing::Combine(testing::ValuesIn(kBoth), testing::Values(32, 128),
+                                          testing::Values(32, 40, 128)),
                          [](const auto& of) {
-                           return "key_" + std::to_string(std::get<0>(of.param)) + "_value_" +
-                                  std::to_string(std::get<1>(of.param));
+                           return std::string(name_of(std::get<0>(of.param))) + "_key_" +
+                                  std::to_string(std::get<1>(of.param)) + "_value_" +
+                                  std::to_string(std::get<2>(of.param));
                          });
 
 TEST_P(DeltaUnits, IsTheContract) {
-  const auto [key_dim, value_dim] = GetParam();
+  const auto [units, key_dim, value_dim] = GetParam();
   for (const int rows : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200}) {
     for (const bool inside : {false, true}) {  // of a chunk
       if (inside && rows > 65 && value_dim != 40) continue;
-      DeltaHead h = like_a_model(key_dim, value_dim, rows, 0.1f, static_cast<std::uint64_t>(rows));
+      DeltaHead h = like_a_model(key_dim, value_dim, rows, 0.1f, static_cast<std::uint64_t>(rows), units);
       h.position = inside ? 64 + rows % 61 + 1 : 0;
       h.s = Normal(5).row(key_dim * value_dim, 0.3f);
       for (float& x : h.s) x *= 1.001f;  // more than bf16 holds
@@ -36,8 +40,8 @@ TEST_P(DeltaUnits, IsTheContract) {
 
 // Columns know nothing of each other: any cut by panels gives the same bits.
 TEST_P(DeltaUnits, PanelsAlone) {
-  const auto [key_dim, value_dim] = GetParam();
-  const DeltaHead h = like_a_model(key_dim, value_dim, 90, 0.1f, 9);
+  const auto [units, key_dim, value_dim] = GetParam();
+  const DeltaHead h = like_a_model(key_dim, value_dim, 90, 0.1f, 9, units);
   const Records records = some_records(h, 2);
   for (const std::string& isa : isas_here()) {
     DeltaHead whole = h, parts = h;
@@ -52,10 +56,14 @@ TEST_P(DeltaUnits, PanelsAlone) {
 }
 
 // Infinities, NaN, zeros of both signs, the ends of float32.
-TEST(DeltaUnitsContract, SpecialValuesAreTheContract) {
+class DeltaUnitsContract : public testing::TestWithParam<PrefillUnits> {};
+INSTANTIATE_TEST_SUITE_P(All, DeltaUnitsContract, testing::ValuesIn(kBoth),
+                         [](const auto& of) { return name_of(of.param); });
+
+TEST_P(DeltaUnitsContract, SpecialValues) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const auto with = [](const char* name, auto change) {
-    DeltaHead h = like_a_model(32, 40, 100, 0.1f, 24);
+    DeltaHead h = like_a_model(32, 40, 100, 0.1f, 24, GetParam());
     h.s = Normal(5).row(32 * 40, 0.3f);
     change(h);
     expect_contract(h, {}, name);
@@ -103,21 +111,53 @@ TEST(DeltaUnitsContract, SpecialValuesAreTheContract) {
   with("long keys", [&](DeltaHead& h) {
     for (float& x : h.k) x = bf16(x * 30.0f);
   });
+  with("keys beyond f16", [&](DeltaHead& h) {
+    for (std::size_t i = 0; i < h.k.size(); i += 7) h.k[i] = bf16(h.k[i] * 1e6f);
+  });
+  with("gates and beta above what gates give", [&](DeltaHead& h) {
+    for (float& x : h.g) x = -x;
+    for (float& x : h.beta) x *= 5.0f;
+  });
+  with("gates that grow beyond float32", [&](DeltaHead& h) { std::fill(h.g.begin(), h.g.end(), 3.0f); });
+  with("values near the top of float32", [&](DeltaHead& h) {
+    for (float& x : h.v) x = bf16(x * 8e37f);
+  });
+  // Each column has an exponent of its own, down to the least one.
+  with("columns from 2^-140 to 2^94", [&](DeltaHead& h) {
+    const auto scale = [](Row& x) {
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::ldexp(x[i], static_cast<int>(i % 40) * 6 - 140);
+    };
+    scale(h.v);
+    scale(h.s);
+  });
+  with("one large element in each column", [&](DeltaHead& h) {
+    for (std::size_t i = 0; i < 40; ++i) h.s[(i * 7 % 32) * 40 + i] *= 1e5f;
+    for (std::size_t i = 0; i < 40; ++i) h.v[(i * 11 % 100) * 40 + i] = bf16(h.v[(i * 11 % 100) * 40 + i] * 1e6f);
+  });
 }
 
 // Through the op, with convolution, gates, records and slots.
-using Op = DeltaOnCpu<std::uint16_t>;
+template <class E>
+class DeltaUnitsOp : public testing::Test {};
+struct ProfileOf {
+  template <class E>
+  static std::string GetName(int) { return std::is_same_v<E, F16> ? "sm70" : "sm90"; }
+};
+using Operands = testing::Types<std::uint16_t, F16>;
+TYPED_TEST_SUITE(DeltaUnitsOp, Operands, ProfileOf);
 constexpr DeltaShape kShape{2, 4, 32, 40, 4};
 
-Row last_rows(Op& world, const std::vector<Part>& parts) {
-  Op::Step s = world.begin(parts);
+template <class E>
+Row last_rows(DeltaOnCpu<E>& world, const std::vector<Part>& parts) {
+  typename DeltaOnCpu<E>::Step s = world.begin(parts);
   world.conv_and_gates(s);
   world.rule(s);
   world.end(s);
   return s.o;
 }
 
-TEST(DeltaUnitsOp, CutsAtMultiplesOf64) {
+TYPED_TEST(DeltaUnitsOp, CutsAtMultiplesOf64) {
+  using Op = DeltaOnCpu<TypeParam>;
   Op whole(kShape, 1, 4, true);
   const Row want = last_rows(whole, {{Section::prefill, 0, 330}});
   for (const std::vector<int>& cut : {std::vector<int>{64, 266}, {128, 64, 138}, {192, 128, 10}}) {
@@ -129,7 +169,8 @@ TEST(DeltaUnitsOp, CutsAtMultiplesOf64) {
   }
 }
 
-TEST(DeltaUnitsOp, ARaggedBatchIsItsRanges) {
+TYPED_TEST(DeltaUnitsOp, ARaggedBatchIsItsRanges) {
+  using Op = DeltaOnCpu<TypeParam>;
   const auto play = [](Op& world, const std::vector<std::int32_t>& slots) {
     std::vector<Row> rows;  // of each slot
     const auto step = [&](Section section, std::int32_t base, std::int32_t keep) {
@@ -161,7 +202,8 @@ TEST(DeltaUnitsOp, ARaggedBatchIsItsRanges) {
 }
 
 // Decode and verify rows do not know of it; prefill rows of other head sizes are refused.
-TEST(DeltaUnitsOp, OnlyPrefillRows) {
+TYPED_TEST(DeltaUnitsOp, OnlyPrefillRows) {
+  using Op = DeltaOnCpu<TypeParam>;
   Op on(kShape, 1, 4, true), off(kShape, 1, 4);
   for (const Section section : {Section::decode, Section::verify}) {
     const std::int32_t keep = section == Section::verify ? 1 : 0;

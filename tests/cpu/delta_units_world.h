@@ -1,7 +1,8 @@
-// delta_units_world.h: one value head for the delta rule's kernel on matrix units, on every instruction set, beside the
-// plain text of its contract.
+// delta_units_world.h: one value head for the delta rule's kernels on matrix units, on every instruction set, beside the
+// plain text of their contract.
 #pragma once
 
+#include <limits>
 #include <numbers>
 
 #include "tests/cpu/delta_units_reference.h"
@@ -12,7 +13,7 @@ namespace nibble::test {
 // Standard normal numbers (Box and Muller) from noise().
 class Normal {
  public:
-  explicit Normal(std::uint64_t seed) : seed_(seed) {}
+  explicit Normal(std::uint64_t seed, float (*round)(float) = bf16) : seed_(seed), round_(round) {}
   float operator()() {
     const double u = 0.5 + 0.499999 * static_cast<double>(noise(seed_, next_, 0)), v = noise(seed_, next_, 1);
     ++next_;
@@ -20,7 +21,7 @@ class Normal {
   }
   Row row(std::int64_t count, float size = 1.0f) {
     Row r(at(count));
-    for (float& x : r) x = bf16(size * (*this)());
+    for (float& x : r) x = round_(size * (*this)());
     return r;
   }
   Row unit(std::int64_t count, float size) {
@@ -28,22 +29,44 @@ class Normal {
     double sum = 0;
     for (float& x : r) x = (*this)();
     for (const float x : r) sum += static_cast<double>(x) * static_cast<double>(x);
-    for (float& x : r) x = bf16(size * x / static_cast<float>(std::sqrt(sum)));
+    for (float& x : r) x = round_(size * x / static_cast<float>(std::sqrt(sum)));
     return r;
   }
 
  private:
   std::uint64_t seed_;
+  float (*round_)(float);
   std::int64_t next_ = 0;
 };
 
 inline void append(Row& to, const Row& from) { to.insert(to.end(), from.begin(), from.end()); }
 
+inline const char* name_of(PrefillUnits units) { return units == PrefillUnits::sm70 ? "sm70" : "sm90"; }
+
+// Rows as the profile's buffers hold them: q, k and v of bf16, or of f16 with one exponent for all three.
+inline void round_rows(DeltaHead& h) {
+  Row* const all[] = {&h.q, &h.k, &h.v};
+  for (std::int64_t i = 0; i < h.rows; ++i) {
+    std::uint32_t most = 0;
+    const auto each = [&](auto f) {
+      for (Row* x : all) {
+        const std::int64_t width = x == &h.v ? h.value_dim : h.key_dim;
+        for (std::int64_t c = 0; c < width; ++c) f((*x)[at(i * width + c)]);
+      }
+    };
+    each([&](float x) { most = std::max(most, num::finite_magnitude(x)); });
+    const int e = num::activation_exponent(most);
+    const bool f16_rows = h.units == PrefillUnits::sm70;
+    each([&](float& x) { x = f16_rows ? num::row_f16_to_float(num::activation_to_f16(x, e), e) : bf16(x); });
+  }
+}
+
 // As a model has them: keys and queries of length one, q also * key_dim^-0.5, g = -softplus(normal) * gate.
 inline DeltaHead like_a_model(std::int64_t key_dim, std::int64_t value_dim, std::int64_t rows, float gate,
-                              std::uint64_t seed) {
-  DeltaHead h{key_dim, value_dim, rows, 0, {}, {}, {}, {}, {}, Row(at(key_dim * value_dim), 0.0f)};
-  Normal normal(seed);
+                              std::uint64_t seed, PrefillUnits units = PrefillUnits::sm90) {
+  DeltaHead h{key_dim, value_dim, rows, 0, {}, {}, {}, {}, {}, Row(at(key_dim * value_dim), 0.0f),
+              units};
+  Normal normal(seed, units == PrefillUnits::sm70 ? [](float x) { return f16(x); } : bf16);
   for (std::int64_t i = 0; i < rows; ++i) {
     append(h.q, normal.unit(key_dim, 1.0f / std::sqrt(static_cast<float>(key_dim))));
     append(h.k, normal.unit(key_dim, 1.0f));
@@ -108,7 +131,7 @@ inline void run_panels(const cpu::SequenceKernels& kernels, DeltaHead& h, const 
   t.y = out.data.data();
   t.y_stride = out.stride;
   t.work = work.data();
-  kernels.delta_units(t);
+  (h.units == PrefillUnits::sm70 ? kernels.delta_units_sm70 : kernels.delta_units_sm90)(t);
   out.expect_gaps();
   for (std::int64_t v = 0; v < padded; ++v) {
     for (std::int64_t e = 0; e < dim; ++e) {
@@ -127,7 +150,7 @@ inline Row run(const std::string& isa, DeltaHead& h, const Records& records = {}
   return y;
 }
 
-// NaN has one pattern: y and S come from matrix instructions.
+// NaN has one pattern where y and S come from matrix instructions.
 inline void expect_bytes(const Row& got, const Row& want, const std::string& where) {
   ASSERT_EQ(got.size(), want.size()) << where;
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -138,10 +161,18 @@ inline void expect_bytes(const Row& got, const Row& want, const std::string& whe
 inline void expect_contract(const DeltaHead& h, const Records& records, const std::string& where) {
   DeltaHead plain = h;
   take(records, plain);
-  const Row want = reference_units(plain);
+  Row want = reference_units(plain);
+  const auto one_nan = [&](Row& values) {  // sm70's come from fma: any pattern
+    if (h.units != PrefillUnits::sm70) return;
+    for (float& x : values) x = std::isnan(x) ? std::numeric_limits<float>::quiet_NaN() : x;
+  };
+  one_nan(want);
+  one_nan(plain.s);
   for (const std::string& isa : isas_here()) {
     DeltaHead on = h;
-    const Row y = run(isa, on, records);
+    Row y = run(isa, on, records);
+    one_nan(y);
+    one_nan(on.s);
     expect_bytes(y, want, isa + ", " + where + ", y");
     expect_bytes(on.s, plain.s, isa + ", " + where + ", S");
   }

@@ -135,6 +135,34 @@ TEST(Lanes, RoundingToBf16AndToRowsOfF16) {
   }
 }
 
+TEST(Lanes, ColumnsOfF16) {
+  const FloatEnv env;
+  constexpr std::size_t kWidth = 16;
+  const std::vector<float> x = values();
+  for (const Isa isa : available_isas()) {
+    // Panels of few rows have small columns beside large ones, and some of zeros, infinities and NaN alone.
+    std::size_t rows = 1;
+    for (std::size_t at = 0; at + rows * kWidth <= x.size(); at += rows * kWidth, rows = rows % 9 + 1) {
+      std::vector<float> y(x.begin() + static_cast<std::ptrdiff_t>(at),
+                           x.begin() + static_cast<std::ptrdiff_t>(at + rows * kWidth));
+      float down[kWidth], up[kWidth];
+      rounding_of(isa).column_powers(y.data(), static_cast<std::int64_t>(rows), down, up);
+      rounding_of(isa).f16_columns(y.data(), static_cast<std::int64_t>(rows), down);
+      for (std::size_t v = 0; v < kWidth; ++v) {
+        std::uint32_t most = 0;
+        for (std::size_t r = 0; r < rows; ++r) most = std::max(most, num::finite_magnitude(x[at + r * kWidth + v]));
+        const int e = num::weight_exponent(most);
+        ASSERT_EQ(down[v], num::power_of_two(-e));
+        ASSERT_EQ(up[v], num::power_of_two(e));
+        for (std::size_t r = 0; r < rows; ++r) {
+          const float from = x[at + r * kWidth + v], want = num::f16_to_float(num::weight_to_f16(from, e));
+          ASSERT_TRUE(test::same_bits(y[r * kWidth + v], want)) << from << " by 2^-" << e << " on " << isa_name(isa);
+        }
+      }
+    }
+  }
+}
+
 TEST(Lanes, CodesOfE4m3) {
   const FloatEnv env;
   const std::vector<float> x = values();

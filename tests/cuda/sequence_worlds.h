@@ -113,10 +113,10 @@ class DeltaWorld {
         dout(rows, cpu_.shape.value_channels(), in_eights_ ? 8 : 1);
     DeviceMatrix<float> da(s.a, rows, heads, 2), db(s.b, rows, heads), dg(rows, heads, 3), dbeta(rows, heads, 1);
     DeviceArray<std::byte> left(
-        units_ ? at(static_cast<std::int64_t>(cuda::delta_records_bytes(cpu_.shape, to.max_rows, to.max_ranges))) : 0);
+        units_ ? at(static_cast<std::int64_t>(cuda::delta_records_bytes(cuda::ArchPath::sm90, cpu_.shape, to.max_rows, to.max_ranges))) : 0);
     const auto rule_of = [&](Section part) {
       return cuda::DeltaRuleArgs{dy.view(), dg.view(), dbeta.view(), view(), part, dout.view(), units_ ? left.data() : nullptr,
-                                 turn == 2};
+                                 turn == 2 ? cuda::ArchPath::sm120 : cuda::ArchPath::sm90};
     };
     if (ops_ != Ops::single) {
       const cuda::DeltaConvArgs conv{dx.view(), taps_.data(), view(), Section::prefill, dy.view()};

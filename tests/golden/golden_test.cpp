@@ -26,7 +26,7 @@ struct Case {
 struct Promise {
   double absolute, relative_l2, margin;
 };
-constexpr Promise kF32{kLogitBound, 1e9, kMargin}, kBf16{1e9, 2e-2, 0.15};
+constexpr Promise kF32{kLogitBound, 1e9, kMargin}, kBf16{1e9, 2e-2, 0.15}, kF16{1e9, 1e-3, 0.15};
 
 Model load(const std::string& folder, Activations activations, int sequences = 2, const Device& device = Device::cpu()) {
   LoadOptions how;
@@ -148,6 +148,17 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenKernels,
                            const Device d = Device::parse(tested.param);
                            return (d.profile.empty() ? "f32_" : d.profile + "_") + d.kernels;
                          });
+
+// The text rule of 16-bit profiles, prompts on matrix units included.
+class GoldenMirrors : public testing::TestWithParam<const char*> {};
+TEST_P(GoldenMirrors, AnswerAsTheOracle) {
+  const Device device = Device::parse(std::string("cpu:mirror=") + GetParam());
+  const Promise& promise = device.mirror == "sm70" ? kF16 : kBf16;
+  check_prompts(kCt, device, promise);
+  check_prompts(kMixedCt, device, promise);
+}
+INSTANTIATE_TEST_SUITE_P(All, GoldenMirrors, testing::Values("sm70", "sm90", "sm120"),
+                         [](const auto& tested) { return std::string(tested.param); });
 
 TEST(GoldenDeclared, CompressedTensors) { check_declared(kCt, "w4a4", {"capital", "one_token", "chat_japan"}); }
 TEST(GoldenDeclared, ModelOpt) { check_declared(kModelOpt, "w4a4", {"capital", "one_token", "chat_japan"}); }

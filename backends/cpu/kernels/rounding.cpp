@@ -1,4 +1,4 @@
-// rounding.cpp: num::float_to_bf16 and num::activation_to_f16, there and back.   cost  8 bytes an element
+// rounding.cpp: num::float_to_bf16, num::activation_to_f16 and num::weight_to_f16.   cost  8 bytes an element
 //   for bf16, 12 for f16 -> bandwidth bound where there are lanes of integers
 #include "backends/cpu/kernels/rounding.h"
 
@@ -30,6 +30,11 @@ NIBBLE_INLINE F32x16 finite_magnitude(F32x16 x) {
   return where_less(abs(x), set1(__builtin_inff()), abs(x), zero());
 }
 
+void f16_columns(float* panel, std::int64_t rows, const float* down) {
+  const F32x16 by = load(down);
+  for (std::int64_t r = 0; r < rows; ++r) store(panel + r * kLanes, through_f16(mul(load(panel + r * kLanes), by)));
+}
+
 void bf16(float* row, std::int64_t cols) {
   each(row, cols, ThroughBf16{});
 }
@@ -53,6 +58,12 @@ void bf16(float* row, std::int64_t cols) {
   for (std::int64_t c = 0; c < cols; ++c) row[c] = num::bf16_to_float(num::float_to_bf16(row[c]));
 }
 
+void f16_columns(float* panel, std::int64_t rows, const float* down) {
+  for (std::int64_t i = 0; i < rows * kLanes; ++i) {
+    panel[i] = num::f16_to_float(num::float_to_f16(num::mul(panel[i], down[i % kLanes])));
+  }
+}
+
 std::int32_t f16(float* row, std::int64_t cols) {
   std::uint32_t amax = 0;
   for (std::int64_t c = 0; c < cols; ++c) {
@@ -68,7 +79,22 @@ std::int32_t f16(float* row, std::int64_t cols) {
 
 #endif
 
-constexpr RoundingKernels kKernels{bf16, f16};
+void column_powers(const float* panel, std::int64_t rows, float* down, float* up) {
+  std::uint32_t most[kLanes] = {};
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (int v = 0; v < kLanes; ++v) {
+      const std::uint32_t m = num::finite_magnitude(panel[r * kLanes + v]);
+      most[v] = m > most[v] ? m : most[v];
+    }
+  }
+  for (int v = 0; v < kLanes; ++v) {
+    const int e = num::weight_exponent(most[v]);
+    down[v] = num::power_of_two(-e);
+    up[v] = num::power_of_two(e);
+  }
+}
+
+constexpr RoundingKernels kKernels{bf16, f16, column_powers, f16_columns};
 
 }  // namespace
 

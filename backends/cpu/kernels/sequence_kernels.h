@@ -129,7 +129,9 @@ struct SequenceKernels {
   void (*fold)(const FoldTask&);
   void (*delta_step)(const DeltaTask&);    // decode, verify
   void (*delta_chunks)(const DeltaTask&);  // prefill; folds first
-  void (*delta_units)(const DeltaTask&);   // the same as core/numerics/delta_order.h has it
+  // The same as core/numerics/delta_order.h has it.
+  void (*delta_units_sm90)(const DeltaTask&);
+  void (*delta_units_sm70)(const DeltaTask&);
   void (*rope)(const RopeTask&);
   void (*attend)(const AttendTask&);
   void (*combine)(const CombineTask&);

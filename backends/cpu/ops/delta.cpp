@@ -101,7 +101,7 @@ void delta_rule(SequenceContext& context, const DeltaArena& arena, const DeltaRu
   if (a.ranges.empty()) return;
   arena.cursors().check(a.ranges);
   const DeltaShape& d = arena.shape(a.layer);
-  if (a.units && !num::delta_on_units(d)) {
+  if (a.units != PrefillUnits::none && !num::delta_on_units(d)) {
     throw Error(ErrorCode::invalid_argument, "[delta_rule] key_dim: expected 32 or 128 for matrix units, got " +
                                                  std::to_string(d.key_dim));
   }
@@ -109,6 +109,9 @@ void delta_rule(SequenceContext& context, const DeltaArena& arena, const DeltaRu
   check_workspace(context.workspace, delta_rule_workspace(d, threads), "delta_rule");
   float* work = reinterpret_cast<float*>(context.workspace.data());
   const std::int64_t work_stride = thread_floats(d);
+  const auto prefill_kernel = a.units == PrefillUnits::sm90   ? context.kernels.delta_units_sm90
+                              : a.units == PrefillUnits::sm70 ? context.kernels.delta_units_sm70
+                                                            : context.kernels.delta_chunks;
 
   const bool prefill = a.ranges.front().section == Section::prefill;
   const std::int32_t panels = static_cast<std::int32_t>(round_up(d.value_dim, kPanel) / kPanel);
@@ -152,7 +155,7 @@ void delta_rule(SequenceContext& context, const DeltaArena& arena, const DeltaRu
         t.y_stride = a.y.stride;
         t.work = work + worker * work_stride;
         if (prefill) {
-          (a.units ? context.kernels.delta_units : context.kernels.delta_chunks)(t);
+          prefill_kernel(t);
         } else {
           t.new_key = panel == 0 && head % group == 0 ? own.key : nullptr;
           t.new_decay = panel == 0 ? own.decay : nullptr;

@@ -53,13 +53,16 @@ struct DeltaGatesArgs {
 };
 void delta_gates(SequenceContext& context, const DeltaGatesArgs& args);
 
+// The profile whose matrix units (core/numerics/delta_order.h) compute prefill rows; sm120 does it as sm90.
+enum class PrefillUnits : std::uint8_t { none, sm90, sm70 };
+
 struct DeltaRuleArgs {
   ConstRows qkv;      // [T, C]
   ConstRows g, beta;  // [T, value_heads]
   std::int32_t layer;
   std::span<const Range> ranges;
   MutableRows y;  // [T, value_heads * value_dim]
-  bool units = false;  // prefill rows as core/numerics/delta_order.h has them; qkv holds bf16 values
+  PrefillUnits units = PrefillUnits::none;  // for sm90 qkv holds bf16 values
 };
 std::uint64_t delta_rule_workspace(const DeltaShape& shape, int threads);  // bytes
 // Arena cursors stay: DeltaArena::end_step after the last layer.

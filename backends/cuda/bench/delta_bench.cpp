@@ -39,10 +39,10 @@ class Runner : BenchRun<DeltaBench, DeltaBenchOptions> {
       state = state * 1664525u + 1013904223u;
       v = first + size * static_cast<float>(state >> 8) * 0x1p-24f;
     }
-    Block block = allot(host.size() * sizeof(float), "gates");
+    Block block = allot(host.size() * sizeof(float), "inputs");
     check(cudaMemcpyAsync(block.data(), host.data(), host.size() * sizeof(float), cudaMemcpyHostToDevice, timer_.stream()),
-          "sending gates");
-    check(cudaStreamSynchronize(timer_.stream()), "sending gates");
+          "sending inputs");
+    check(cudaStreamSynchronize(timer_.stream()), "sending inputs");
     return block;
   }
   Block zeros(std::uint64_t bytes, const char* what) {
@@ -89,19 +89,23 @@ class Runner : BenchRun<DeltaBench, DeltaBenchOptions> {
     const auto u = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
     const Section section = rows == 1 ? Section::decode : Section::prefill;
     const Block step = step_of(sequences, rows, section);
-    const Block qkv = allot(u(all * shape.channels()) * 2, "q, k and v"), y = allot(u(all * shape.value_channels()) * 2, "y");
+    const DType kept = state_type_of(operand_of(path_));
+    const std::uint64_t size = kept == DType::f32 ? 4 : 2;
     // As l2 norms leave keys; queries and values of the same size, which changes no time.
-    fill_random(timer_.stream(), card_.multiprocessors, qkv, u(all * shape.channels()), 7,
-                1.0f / std::sqrt(static_cast<float>(s.key_dim)), false);
+    const float unit = 1.0f / std::sqrt(static_cast<float>(s.key_dim));
+    const Block qkv = kept == DType::f32 ? uniform(all * shape.channels(), -1.7f * unit, 3.4f * unit)
+                                         : allot(u(all * shape.channels()) * size, "q, k and v");
+    const Block y = allot(u(all * shape.value_channels()) * size, "y");
+    if (kept != DType::f32) fill_random(timer_.stream(), card_.multiprocessors, qkv, u(all * shape.channels()), 7, unit, false);
     const Block g = uniform(all * heads, -0.2f, 0.19f), beta = uniform(all * heads, 0.1f, 0.8f);
     const std::uint64_t state_bytes = u(sequences) * u(shape.value_channels() * s.key_dim) * 4;
-    const Block state = zeros(state_bytes, "the state"), conv = zeros(u(sequences * kTaps * shape.channels()) * 2, "rows of conv"),
+    const Block state = zeros(state_bytes, "the state"), conv = zeros(u(sequences * kTaps * shape.channels()) * size, "rows of conv"),
                 keys = zeros(u(2 * sequences * shape.key_channels()) * 4, "records"),
                 deltas = zeros(u(2 * sequences * shape.value_channels()) * 4, "records"),
                 decays = zeros(u(2 * sequences * heads) * 4, "records");
     DeltaLayerView layer{};
     layer.shape = shape;
-    layer.operand = DType::bf16;
+    layer.operand = kept;
     layer.slots = sequences;
     layer.records = kRecords;
     layer.conv_rows = kTaps - 1 + kRecords;
@@ -117,12 +121,12 @@ class Runner : BenchRun<DeltaBench, DeltaBenchOptions> {
     to.max_ranges = sequences;
     to.multiprocessors = card_.multiprocessors;
     const bool units = section == Section::prefill && delta_on_units(path_, shape);
-    const Block records = units ? allot(delta_records_bytes(shape, all, sequences), "records of chunks") : Block();
+    const Block records = units ? allot(delta_records_bytes(path_, shape, all, sequences), "records of chunks") : Block();
     const auto view = [&](const Block& block, DType type, std::int64_t cols) {
       return View{block.data(), type, Rows::tokens, cols, static_cast<std::int32_t>(cols), nullptr};
     };
-    DeltaRuleArgs args{view(qkv, DType::bf16, shape.channels()), view(g, DType::f32, heads), view(beta, DType::f32, heads),
-                       layer, section, view(y, DType::bf16, shape.value_channels()), records.data(), path_ == ArchPath::sm120};
+    DeltaRuleArgs args{view(qkv, kept, shape.channels()), view(g, DType::f32, heads), view(beta, DType::f32, heads),
+                       layer, section, view(y, kept, shape.value_channels()), records.data(), path_};
     DeltaBenchRow row;
     row.shape = s;
     row.rows = rows;

@@ -2,6 +2,8 @@
 // Lane l belongs to quad-pair (l / 4) % 4; with r = l % 4 + 4 * (l >= 16) it holds
 //   a: row r, k 0, 1 | k 2, 3     b: column r, the same; low half = even k
 //   c[i]: row (i & 2) + 4 * (l >= 16) + (l & 1), column (i & 1) + (l & 2) + (i & 4)
+// and of a B that lies row by row
+//   b: k l % 4, columns 0, 1 | 2, 3 from 4 * (l >= 16) on
 // All 32 lanes take part.
 #pragma once
 
@@ -81,6 +83,37 @@ __device__ __forceinline__ void mma_m8n8k4_f16(float (&c)[8], uint2 a, uint2 b) 
   d = emulated_m8n8k4(a, b, d);
 #pragma unroll
   for (int i = 0; i < 8; ++i) c[i] = d.v[i];
+}
+
+// B row by row to column by column.
+__device__ __forceinline__ uint2 columns_of_rows(uint2 b) {
+  const int lane = static_cast<int>(threadIdx.x & 31u);
+  std::uint32_t k[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int from = (lane & 28) + i;
+    const std::uint32_t low = __shfl_sync(~0u, b.x, from), high = __shfl_sync(~0u, b.y, from);
+    k[i] = ((lane & 2) != 0 ? high : low) >> ((lane & 1) * 16) & 0xFFFFu;
+  }
+  return make_uint2(k[0] | k[1] << 16, k[2] | k[3] << 16);
+}
+
+// The same with B row by row.
+template <MmaPath Path>
+__device__ __forceinline__ void mma_m8n8k4_f16_rows(float (&c)[8], uint2 a, uint2 b) {
+#if defined(NIBBLE_NATIVE_M8N8K4)
+  if constexpr (Path == MmaPath::native) {
+    asm volatile(
+        "mma.sync.aligned.m8n8k4.row.row.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9}, {%10, %11}, "
+        "{%0, %1, %2, %3, %4, %5, %6, %7};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
+          "+f"(c[7])
+        : "r"(a.x), "r"(a.y), "r"(b.x), "r"(b.y));
+    return;
+  }
+#endif
+  mma_m8n8k4_f16<MmaPath::emulated>(c, a, columns_of_rows(b));
 }
 
 #endif

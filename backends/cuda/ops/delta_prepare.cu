@@ -9,6 +9,7 @@
 //   needs  sm_90a
 #include "backends/cuda/device/delta_products.cuh"
 #include "backends/cuda/device/eights.cuh"
+#include "backends/cuda/ops/delta_inverse.cuh"
 #include "backends/cuda/ops/delta_units.cuh"
 
 namespace nibble::cuda {
@@ -16,8 +17,7 @@ namespace {
 
 constexpr int kThreads = 128, kBlocks = 4;
 constexpr int kHeads = 4;  // of one key head in a block, at most; a warp adds up the gates of each
-constexpr int kStride = kDeltaChunk + 4;  // of L and X: float4 of neighbouring rows lie in different banks
-constexpr int kBlock = num::kDeltaBlock;
+constexpr int kStride = kInverseStride;
 
 template <int KeyDim>
 struct Layout {
@@ -30,104 +30,6 @@ struct Layout {
   static constexpr int kBytes = 1024 + kBarrierAt + 8;
   static_assert((kBytes + 1024) * kBlocks <= 228 * 1024);
 };
-
-// The chunk that `slot` of the records is for; rows 0: none.
-struct Found {
-  const RangeView* range;
-  ChunkRows chunk;
-};
-__device__ __forceinline__ Found find_chunk(const StepView& step, Section section, int slot) {
-  const int s = static_cast<int>(section), ranges = step.first_range[s + 1] - step.first_range[s];
-  for (int i = 0; i < ranges; ++i) {
-    const RangeView* r = step.range + step.first_range[s] + i;
-    const int chunk = slot - first_record(*r, i);
-    if (chunk < 0) break;
-    if (r->rows > 0 && chunk < chunks_of(*r)) return {r, chunk_of(*r, chunk)};
-  }
-  return {nullptr, {0, 0}};
-}
-
-template <int N>
-__device__ __forceinline__ void read(const float* from, float (&to)[N]) {
-  if constexpr (N == 4) {
-    const float4 v = *reinterpret_cast<const float4*>(from);
-    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-  } else if constexpr (N == 2) {
-    const float2 v = *reinterpret_cast<const float2*>(from);
-    to[0] = v.x, to[1] = v.y;
-  } else {
-    to[0] = *from;
-  }
-}
-template <int N>
-__device__ __forceinline__ void write(float* to, const float (&v)[N], float sign) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) to[i] = sign * v[i];
-}
-
-// sum[2][Cols] of rows `left` and the next, columns right[0] ..: chains over `count` of left[m] * right[m * stride].
-template <int Cols>
-__device__ __forceinline__ void extend(const float* left, const float* right, int stride, int count, float (&sum)[2][Cols]) {
-#pragma unroll (Cols == 4 ? 1 : 2)
-  for (int m = 0; m < count; m += 4) {
-    float a[2][4], b[4][Cols];
-    read<4>(left + m, a[0]);
-    read<4>(left + kStride + m, a[1]);
-#pragma unroll
-    for (int n = 0; n < 4; ++n) read<Cols>(right + (m + n) * stride, b[n]);
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-#pragma unroll
-        for (int j = 0; j < Cols; ++j) sum[i][j] = num::fma(a[i][n], b[n][j], sum[i][j]);
-      }
-    }
-  }
-}
-
-// A block of the diagonal, a column a lane; lanes from 16 on do the same again.
-__device__ __forceinline__ void invert_diagonal(const float* lower, float* x, int lane) {
-  const int j = lane % kBlock;
-  float column[kBlock];
-#pragma unroll
-  for (int i = 0; i < kBlock; ++i) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int m = 0; m < i; ++m) sum = num::fma(lower[i * kStride + m], column[m], sum);
-    column[i] = i == j ? 1.0f : i < j ? 0.0f : -sum;
-    if (lane < kBlock) x[i * kStride + j] = column[i];
-  }
-}
-
-// 4 Cols columns of block (row, column), all of whose nearer blocks are there; a warp. y: its own.
-template <int Cols>
-__device__ __forceinline__ void invert_part(const float* lower, float* x, float* y, int row, int column, int first, int lane) {
-  const int i = lane / 4 * 2, j = lane % 4 * Cols;
-  float sum[2][Cols] = {}, made[2][Cols] = {};
-  extend<Cols>(lower + (row + i) * kStride + column, x + column * kStride + column + first + j, kStride, row - column, sum);
-#pragma unroll
-  for (int n = 0; n < 2; ++n) write<Cols>(y + (i + n) * kStride + j, sum[n], 1.0f);
-  __syncwarp();
-  extend<Cols>(x + (row + i) * kStride + row, y + j, kStride, kBlock, made);
-  __syncwarp();
-#pragma unroll
-  for (int n = 0; n < 2; ++n) write<Cols>(x + (row + i + n) * kStride + column + first + j, made[n], -1.0f);
-}
-
-__device__ __forceinline__ void invert(const float* lower, float* x, int warp, int lane) {
-  constexpr int kDown = kBlock * (kStride + 1);  // to the next block of the diagonal
-  // Y: blocks of X above the diagonal, which nobody reads.
-  float* const y = x + (warp < 3 ? (warp + 1) * kBlock : kBlock * kStride + 3 * kBlock);
-  invert_diagonal(lower + warp * kDown, x + warp * kDown, lane);
-  __syncthreads();
-  if (warp > 0) invert_part<4>(lower, x, y, warp * kBlock, (warp - 1) * kBlock, 0, lane);
-  __syncthreads();
-  invert_part<2>(lower, x, y, (2 + warp / 2) * kBlock, warp / 2 * kBlock, warp % 2 * 8, lane);
-  __syncthreads();
-  invert_part<1>(lower, x, y, 3 * kBlock, 0, warp * 4, lane);
-  __syncthreads();
-}
 
 // 16 bytes of A: four even or four odd columns of eight.
 __device__ __forceinline__ void put_a(std::byte* record, const float* x, const float* beta) {
@@ -243,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 #pragma unroll
     for (int i = 0; i < kDeltaChunk; i += 4) {
       float g[4];
-      read<4>(sums + warp * kDeltaChunk + i, g);
+      inverse::read<4>(sums + warp * kDeltaChunk + i, g);
 #pragma unroll
       for (int n = 0; n < 4; ++n) g[n] = sum = num::add(sum, g[n]);
       *reinterpret_cast<float4*>(sums + warp * kDeltaChunk + i) = make_float4(g[0], g[1], g[2], g[3]);

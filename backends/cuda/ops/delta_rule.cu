@@ -184,7 +184,8 @@ void delta_step(const Launch& to, const DeltaRuleArgs& a) {
 
 void delta_rule(const Launch& to, const DeltaRuleArgs& args) {
   if (args.section == Section::prefill) {
-    args.records == nullptr ? delta_chunks(to, args) : delta_units(to, args);
+    if (args.records == nullptr) return delta_chunks(to, args);
+    args.units == ArchPath::sm70 ? delta_units_sm70(to, args) : delta_units(to, args);
   } else {
     delta_step(to, args);
   }

@@ -10,12 +10,12 @@
 
 #include "backends/cuda/device/sequence.cuh"
 #include "backends/cuda/device/sm90_delta.cuh"
+#include "backends/cuda/ops/delta_grid.cuh"
 #include "backends/cuda/ops/delta_rule.h"
 #include "core/numerics/delta_order.h"
 
 namespace nibble::cuda {
 
-constexpr int kDeltaChunk = 64;
 constexpr int kHalfOfA = kDeltaChunk * 32 * 4, kABytes = kHalfOfA + kHalfOfA / 2 /* in the record */, kMBytes = kDeltaChunk * kDeltaChunk * 2;
 constexpr int kDecaysAt = kABytes + kMBytes;  // of the record: grown, then rest
 constexpr int kRecordBytes = kDecaysAt + 2 * kDeltaChunk * 4;
@@ -47,25 +47,6 @@ struct KeyTile {
     for (int b = 0; b < kBoxes; ++b) copy_box(to + static_cast<std::uint32_t>(b * kBoxBytes), map, column + b * kBoxCols, row, done);
   }
 };
-
-// A range's chunks lie on the absolute 64-grid.
-struct ChunkRows {
-  int first, rows;  // of the range
-};
-__device__ __forceinline__ int first_chunk_room(const RangeView& r) {
-  return kDeltaChunk - static_cast<int>(r.position % kDeltaChunk);
-}
-__device__ __forceinline__ int chunks_of(const RangeView& r) {
-  const int behind = r.rows - first_chunk_room(r);
-  return behind <= 0 ? 1 : 1 + (behind + kDeltaChunk - 1) / kDeltaChunk;
-}
-__device__ __forceinline__ ChunkRows chunk_of(const RangeView& r, int chunk) {
-  const int room = first_chunk_room(r), first = chunk == 0 ? 0 : room + (chunk - 1) * kDeltaChunk;
-  return {first, min(chunk == 0 ? room : kDeltaChunk, r.rows - first)};
-}
-// Where the records of a section's range begin, in chunks: a range of n rows has at most n / 64 + 2.
-__device__ __forceinline__ int first_record(const RangeView& r, int index) { return r.first_row / kDeltaChunk + 2 * index; }
-inline std::int64_t most_records(std::int64_t rows, std::int32_t ranges) { return rows / kDeltaChunk + 2 * std::int64_t{ranges}; }
 
 struct DeltaUnitsParams {
   const StepView* steps;

@@ -32,16 +32,17 @@ struct DeltaRuleArgs {
   DeltaLayerView state;
   Section section;
   View y;
-  // Prefill rows are computed on matrix units, as profile sm90 has it (core/numerics/delta_order.h), through
-  // delta_records_bytes() here. Null: as core/ops/ops.h says.
+  // Prefill rows are computed on matrix units (core/numerics/delta_order.h), through delta_records_bytes() here. Null: as
+  // core/ops/ops.h says.
   std::byte* records = nullptr;
-  // By each warp's mma.sync, as sm120 has it, instead of sm90's wgmma. The same bits.
-  bool warps = false;
+  // Whose: sm90's wgmma, each warp's mma.sync as sm120 has it, with the same bits, or sm70's m8n8k4; rows are float32
+  // for the last.
+  ArchPath units = ArchPath::sm90;
 };
 bool delta_on_units(ArchPath path, const DeltaShape& shape);
 // Of an op of a class of so many rows and ranges.
-std::uint64_t delta_records_bytes(const DeltaShape& shape, std::int64_t rows, std::int32_t ranges);
-// Which kernels serve, of prefill rows as profile sm90 has them with why matrix units do not; for StepStats.
+std::uint64_t delta_records_bytes(ArchPath path, const DeltaShape& shape, std::int64_t rows, std::int32_t ranges);
+// Which kernels serve, of prefill rows on matrix units with why those do not; for StepStats.
 std::string delta_rule_kernel(const DeltaRuleArgs& args);
 void delta_rule(const Launch& to, const DeltaRuleArgs& args);
 

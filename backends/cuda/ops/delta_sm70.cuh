@@ -1,0 +1,94 @@
+// delta_sm70.cuh: prefill rows of the delta rule on sm_70's matrix units (core/numerics/delta_order.h), in two launches.
+//   prepare   a block for each chunk, key head and up to four of its value heads, all at once: keys and queries as f16,
+//             A, M and the decays, which know nothing of S
+//   pass      a block for each sequence, value head and 64 of its columns, chunk after chunk
+//   records   of a chunk: of each value head A, M and decays, then of each key head keys and queries; all as they lie in
+//             shared memory (delta_sm70_maps.h)
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda/device/mma_f16.cuh"
+#include "backends/cuda/ops/delta_grid.cuh"
+#include "backends/cuda/ops/delta_rule.h"
+#include "backends/cuda/ops/delta_sm70_maps.h"
+
+namespace nibble::cuda {
+
+struct DeltaSm70Params {
+  const StepView* steps;
+  TypedRows<float> qkv, g, beta, y;
+  DeltaLayerView state;
+  Section section;
+  std::byte* records;
+};
+
+NIBBLE_HD std::int64_t sm70_chunk_bytes(const DeltaShape& d) {
+  return std::int64_t{d.value_heads} * sm70::kRecordBytes + std::int64_t{d.key_heads} * 2 * sm70::kChunk * d.key_dim * 2;
+}
+
+// The two kernels; key_dim is 32 or 128. Rows of qkv and y at multiples of 16 bytes.
+void delta_sm70_prepare(const Launch& to, const DeltaSm70Params& p);
+void delta_sm70_pass(const Launch& to, const DeltaSm70Params& p);
+
+#if defined(__CUDACC__)
+
+namespace sm70 {
+
+using Tile = float[8];  // a lane's sums of 16 by 16
+
+__device__ __forceinline__ uint4* record_of(const DeltaSm70Params& p, std::int64_t chunk, int head) {
+  return reinterpret_cast<uint4*>(p.records + chunk * sm70_chunk_bytes(p.state.shape) + std::int64_t{head} * kRecordBytes);
+}
+__device__ __forceinline__ uint4* keys_of(const DeltaSm70Params& p, std::int64_t chunk, int key_head) {
+  const DeltaShape& d = p.state.shape;
+  return reinterpret_cast<uint4*>(p.records + chunk * sm70_chunk_bytes(d) + std::int64_t{d.value_heads} * kRecordBytes +
+                                  std::int64_t{key_head} * 2 * kChunk * d.key_dim * 2);
+}
+
+// Rounded as num::float_to_f16 does, but for the bits of NaN.
+__device__ __forceinline__ std::uint32_t f16_pair(float low, float high) {
+  std::uint32_t pair;
+  asm("{\n"
+      ".reg .f16 l, h;\n"
+      "cvt.rn.f16.f32 l, %1;\n"
+      "cvt.rn.f16.f32 h, %2;\n"
+      "mov.b32 %0, {l, h};\n"
+      "}"
+      : "=r"(pair)
+      : "f"(low), "f"(high));
+  return pair;
+}
+
+// What a lane with Bit of its number clear has in b, and one with it set in a, change places.
+template <int Bit, class T>
+__device__ __forceinline__ void turn(int lane, T& a, T& b) {
+  const bool set = (lane & Bit) != 0;
+  const T other = __shfl_xor_sync(~0u, set ? a : b, Bit);
+  a = set ? other : a;
+  b = set ? b : other;
+}
+
+// A row's eight of k: pairs of f16.
+struct Operand {
+  std::uint32_t w[4];
+  __device__ __forceinline__ uint2 four(int half) const { return half == 0 ? make_uint2(w[0], w[1]) : make_uint2(w[2], w[3]); }
+};
+__device__ __forceinline__ uint2 four(const uint4& v, int half) {
+  return half == 0 ? make_uint2(v.x, v.y) : make_uint2(v.z, v.w);
+}
+// Of a tile of sums; scale: of the lane's two rows.
+__device__ __forceinline__ Operand operand_of(int lane, const Tile& v, const float (&scale)[2]) {
+  Operand o;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) o.w[i] = f16_pair(num::mul(v[2 * i], scale[i % 2]), num::mul(v[2 * i + 1], scale[i % 2]));
+  turn<2>(lane, o.w[0], o.w[1]);
+  turn<2>(lane, o.w[2], o.w[3]);
+  return o;
+}
+
+}  // namespace sm70
+
+#endif
+
+}  // namespace nibble::cuda
