@@ -48,7 +48,8 @@ experts have tokens, so that more than four times the L2 is read between two use
 one (a card's default, cuda:fused-swiglu=off for three); shapes are of either weight, 27b has 17408x5120.
 
 --op delta: the gated delta rule of one layer, -t rows of a prompt (1: a step of decoding) of each of --sequences;
-shapes are 27b (16 key heads, 48 value heads, 128x128), 27b-tp2 and 27b-tp4, beside a copy of what must be moved.
+shapes are 27b (16 key heads, 48 value heads, 128x128), 27b-tp2 and 27b-tp4, beside a copy of what must be moved; and
+the whole net between its projections and its output (convolution, gates, rule, gated norm), beside a copy of its state.
 
 Shapes: 27b has the linears of a 27B model (34816x5120, 5120x17408, 16384x5120, 14336x5120, 5120x6144);
 27b-tp2 and 27b-tp4 the parts of one card of two or four.
@@ -140,6 +141,9 @@ class BenchOps final : public Command {
         ->type_name("LIST");
     add_list(app(), "-t,--tokens", rows_, "T: rows of x (--op delta: 1,512,2048,8192 unless given)");
     add_list(app(), "--sequences", sequences_, "of --op delta: sequences that run together");
+    not_empty(app().add_option("--save", save_, "of --op delta: a folder that takes inputs and outputs of its prompts, as "
+                                                "safetensors, for a peer (tools/peer_fla.py)"))
+        ->type_name("DIR");
     add_int(app(), "-r,--repetitions", how_.repetitions, 1, 10000, "measured batches of each row");
     add_choice(app(), "--peer", peer_, {"cublas", "none"}, "what to compare with");
     app().add_flag("--tiles", how_.tiles, "a row for each tile of the kernel too, not only the one it chooses");
@@ -162,6 +166,7 @@ class BenchOps final : public Command {
     if (op_ != "delta" && app().count("--sequences") > 0) {
       throw usage_error(fmt::format("--op {}: expected no --sequences, which is of delta", op_));
     }
+    if (op_ != "delta" && !save_.empty()) throw usage_error(fmt::format("--op {}: expected no --save, which is of delta", op_));
     if (op_ == "delta") return delta(console);
     if (op_ == "pack") return pack(console);
     if (op_ == "grouped") return grouped(console);
@@ -239,6 +244,7 @@ class BenchOps final : public Command {
       how.sequences.push_back(static_cast<std::int32_t>(n));
     }
     if (app().count("--tokens") == 0) rows_ = "1,512,2048,8192";
+    if (!save_.empty()) how.on_result = delta_saver(save_);
     const DeltaBench bench = measured(console, how, bench_delta);
     console.out(output_ == "md" ? delta_markdown(bench) : output_ == "csv" ? delta_csv(bench) : delta_json(bench));
     return bench.complete ? kOk : kInterrupted;
@@ -272,6 +278,7 @@ class BenchOps final : public Command {
   OutputArgs messages_;
   std::string op_ = "linear", on_, shapes_ = "27b", formats_,
               rows_ = "1,2,4,8,16,32,64,128,256,512,1024,2048,4096", sequences_ = "1", peer_ = "cublas", output_ = "md";
+  std::string save_;
   bool explain_ = false;
 };
 

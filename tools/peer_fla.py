@@ -72,7 +72,7 @@ def recurrence(q, k, v, g, beta):
 def compare(path):
     from safetensors.torch import load_file
 
-    saved = {name: x.cuda()[None] for name, x in load_file(path).items()}
+    saved = {name: x.cuda() for name, x in load_file(path).items()}
     args = [saved[name] for name in ("q", "k", "v", "g", "beta")]
     want = recurrence(*args)
     off = lambda got: ((got.double() - want).norm() / want.norm()).item()

@@ -5,6 +5,7 @@
 
 #include "backends/cuda/bench/bench_data.h"
 #include "backends/cuda/bench/bench_run.h"
+#include "backends/cuda/ops/delta_net.h"
 #include "backends/cuda/ops/sequence.h"
 #include "backends/cuda/step_view.h"
 
@@ -49,6 +50,14 @@ class Runner : BenchRun<DeltaBench, DeltaBenchOptions> {
     Block block = allot(bytes, what);
     check(cudaMemsetAsync(block.data(), 0, bytes, timer_.stream()), what);
     return block;
+  }
+
+  template <class T>
+  std::vector<T> host(const Block& from) {
+    std::vector<T> to(from.bytes() / sizeof(T));
+    check(cudaMemcpyAsync(to.data(), from.data(), from.bytes(), cudaMemcpyDeviceToHost, timer_.stream()), "fetching results");
+    check(cudaStreamSynchronize(timer_.stream()), "fetching results");
+    return to;
   }
 
   // One range a sequence, in one section.
@@ -133,7 +142,37 @@ class Runner : BenchRun<DeltaBench, DeltaBenchOptions> {
     row.sequences = sequences;
     row.kernel = delta_rule_kernel(args);
     row.bytes = qkv.bytes() + y.bytes() + g.bytes() + beta.bytes() + 2 * state_bytes;
+    if (how_.on_result && section == Section::prefill && kept == DType::bf16 && all <= kMostSavedDeltaRows) {
+      delta_rule(to, args);
+      const std::vector<std::uint16_t> from = host<std::uint16_t>(qkv), made = host<std::uint16_t>(y);
+      how_.on_result(s, sequences, rows, from, host<float>(g), host<float>(beta), made);
+    }
     row.times = timer_.measure(1, [&](int) { delta_rule(to, args); });
+    row.state_bytes = 2 * state_bytes;
+    if (kept == DType::bf16) {
+      // Inputs are the rule's own: which numbers they are changes no time.
+      const Block mixed = allot(qkv.bytes(), "rows of the convolution"), taps = uniform(shape.channels() * kTaps, -0.5f, 1.0f),
+                  heads_row = uniform(heads, -0.2f, 0.1f), weight = uniform(s.value_dim, 0.5f, 1.0f),
+                  out = allot(y.bytes(), "the net's output"), z = allot(y.bytes(), "its gate"), decay = allot(g.bytes(), "gates"),
+                  open = allot(g.bytes(), "gates");
+      fill_random(timer_.stream(), card_.multiprocessors, z, u(all * shape.value_channels()), 11, 1.0f, false);
+      const auto floats = [](const Block& b) { return reinterpret_cast<const float*>(b.data()); };
+      DeltaNetArgs net{{args.qkv, floats(taps), layer, section, view(mixed, kept, shape.channels())},
+                       {args.g, args.beta, floats(heads_row), floats(heads_row), view(decay, DType::f32, heads), view(open, DType::f32, heads)},
+                       args,
+                       true,
+                       {args.y, view(z, kept, shape.value_channels()), floats(weight), s.value_dim, 1e-6f,
+                        view(out, kept, shape.value_channels())},
+                       section == Section::decode,
+                       false,
+                       section == Section::prefill};
+      net.rule.qkv = net.conv.y;
+      net.rule.g = net.gates.g;
+      net.rule.beta = net.gates.beta;
+      row.net = timer_.measure(1, [&](int) { delta_net(to, net); });
+      row.net_kernel = delta_net_kernel(net);
+      row.has_net = true;
+    }
     row.has_plain = units && all <= kMostPlainRows;
     args.records = nullptr;
     if (row.has_plain) row.plain = timer_.measure(1, [&](int) { delta_rule(to, args); });

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -195,7 +196,8 @@ struct GateUpBench {
 // Throws Error as bench_linear.
 NIBBLE_API GateUpBench bench_gate_up(const Device& on, const GateUpBenchOptions& how);
 
-// The gated delta rule of one layer: prompts, or a step of decoding, of sequences that run together.
+// The gated delta rule of one layer: prompts, or a step of decoding, of sequences that run together; and the whole net
+// between its projections and its output: convolution, gates, rule and gated norm.
 struct DeltaBenchShape {
   std::int32_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
 };
@@ -205,8 +207,15 @@ struct DeltaBenchOptions {
   std::vector<std::int64_t> rows;            // of a prompt; 1: a step of decoding
   std::vector<std::int32_t> sequences = {1};
   int repetitions = 15;
+  // Takes inputs and outputs of the rule from a state of zeros, of prompts of up to kMostSavedDeltaRows rows together:
+  // qkv [rows, q, k and v], y [rows, value_heads * value_dim] bf16, g, beta [rows, value_heads] f32, the rows of one
+  // sequence after those of another. Empty: nobody.
+  std::function<void(const DeltaBenchShape&, std::int32_t sequences, std::int64_t rows, std::span<const std::uint16_t> qkv,
+                     std::span<const float> g, std::span<const float> beta, std::span<const std::uint16_t> y)>
+      on_result;
   std::function<bool(std::string_view what, double part)> on_progress;  // as above
 };
+inline constexpr std::int64_t kMostSavedDeltaRows = 16384;
 
 struct DeltaBenchRow {
   DeltaBenchShape shape;
@@ -217,7 +226,11 @@ struct DeltaBenchRow {
   // The same prompts by the float32 kernel, where the profile has another and they have at most 4,096 rows together.
   LaunchTimes plain;
   bool has_plain = false;
+  LaunchTimes net;  // the whole net, where rows are bf16
+  bool has_net = false;
+  std::string net_kernel;
   std::uint64_t bytes = 0;  // q, k, v, g, beta, y, and S of each sequence read and written once
+  std::uint64_t state_bytes = 0;  // of these, S
 };
 
 struct DeltaBench {
