@@ -289,6 +289,7 @@ TEST(CpuPrepareErrors, AProgramMustFit) {
        [](auto& s) { find_op<DeltaConv>(s).weight = -3; }},
       {"gate: expected heads inside the row",
        [](auto& s) { find_op<SigmoidGate>(s).gate_head_stride = 1000; }},
+      {"expected the ops of a delta net one by one", [](auto& s) { EXPECT_TRUE(fuse_delta(s.programs[0]).empty()); }},
       {"logits columns: expected 300", [](auto& s) { find_op<Sample>(s).logits.cols = 299; }},
       {"constant norm: its shape has 64 elements, its data 63",
        [](auto& s) { s.constants[0].data.pop_back(); }},

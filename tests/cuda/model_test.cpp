@@ -120,6 +120,33 @@ TEST_F(CudaModel, RowsOfF16HaveNoFusedSwiGlu) {
   EXPECT_THROW(load("cuda:arch-path=sm70,fused-swiglu=on"), Error);
 }
 
+TEST_F(CudaModel, FusedDeltaChangesNoBit) {
+  const auto prompt = some_tokens(300);
+  for (const std::string path : {"sm90", "sm120"}) {
+    // Packed norms stay behind the fused op, others are a part of it.
+    for (const std::string packs : {"off", "on"}) {
+      std::vector<std::vector<std::int32_t>> answers;
+      std::vector<std::vector<double>> scores;
+      for (const std::string more : {",fused-delta=off", ",fused-delta=on", ",graphs=off,fused-delta=on"}) {
+        LoadOptions how = options(2);
+        how.activations = Activations::declared;
+        const Model model =
+            Model::load(checkpoint(), Device::parse("cuda:fused-pack=" + packs + ",arch-path=" + path + more), how);
+        Session a = model.new_session(), b = model.new_session();
+        answers.push_back(read_all(a.generate(prompt, answer_of(32))));
+        scores.push_back(b.score(prompt));
+        EXPECT_EQ(answers.back(), answers[0]) << path << more;
+        EXPECT_EQ(scores.back(), scores[0]) << path << more;
+        const auto& notes = model.info().notes;
+        const bool noted = std::any_of(notes.begin(), notes.end(), [](const std::string& n) {
+          return n.rfind("fused-delta: ", 0) == 0 && n.find("its output is packed") != std::string::npos;
+        });
+        EXPECT_EQ(noted, packs == "on" && more.find("delta=on") != std::string::npos) << path << more;
+      }
+    }
+  }
+}
+
 TEST_F(CudaModel, RowsOfF16HaveNoFusedDelta) {
   EXPECT_THROW(load("cuda:arch-path=sm70,fused-delta=on"), Error);
 }
