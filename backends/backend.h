@@ -126,7 +126,7 @@ struct BackendOptions {
   std::string profile;             // CPU: its own arithmetic, f32 or bf16; empty = f32
   bool packing = true;             // CPU: false leaves weights where their file is mapped
   std::optional<bool> fused_swiglu;  // CUDA: whether gate, up and SwiGLU are one op; empty = yes, but not where rows are f16
-  std::optional<bool> fused_delta;   // CUDA: whether a delta net, from gates to norm, is one op; empty = no
+  std::optional<bool> fused_delta;   // CUDA: whether a delta net, from gates to norm, is one op; empty = yes, but not where rows are f16
 };
 
 struct BackendEntry {

@@ -300,8 +300,8 @@ struct LinearSwiGlu {
 
 // A gated delta net between its projections and its output, in one: DeltaGates, a DeltaConv and a DeltaRule for each
 // section of the class and, where `normed`, the GatedRmsNorm behind them: exactly the bytes that they leave, one after
-// the other. `conv.section` and `rule.section` are not looked at. Buffers between them (conv.y, gates.g, gates.beta;
-// rule.y where normed) are the backend's to use while the op runs: what they hold afterwards is not said.
+// the other. `conv.section` and `rule.section` are not looked at. Buffers between them (conv.y, gates.g, gates.beta) are
+// the backend's to use while the op runs: what they hold afterwards is not said. Where normed, rule.y may be norm.y.
 struct DeltaNet {
   DeltaConv conv;
   DeltaGates gates;

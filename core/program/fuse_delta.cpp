@@ -161,6 +161,9 @@ void fuse_layer(Program& program, std::int32_t id, std::vector<Apart>& apart) {
     } else {
       net = layer.with_norm(norm);
       place = norm;
+      // The norm reads a group before it writes it: the rule's output needs no memory of its own.
+      const Tensor &made = net.rule.y, &y = net.norm.y;
+      if (y.dtype == made.dtype && y.rows == made.rows && y.cols == made.cols) net.rule.y = net.norm.x = y;
     }
   }
   const std::vector<std::size_t> parts = layer.parts();

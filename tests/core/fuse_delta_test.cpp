@@ -194,7 +194,7 @@ TEST(FuseDelta, NeedsRoomForAllThatLiesBetween) {
   const std::int64_t parts = net.trace({}).program.scratch_bytes, one = net.trace(kFused).program.scratch_bytes;
   const std::int64_t residual = kHidden * 4, gates = 2 * kShape.value_heads * 4, bf16 = 2;
   EXPECT_EQ(parts, kRows * (residual + gates + (2 * kChannels + kValues) * bf16));
-  EXPECT_EQ(one, parts + kRows * (gates + 2 * kValues * bf16));
+  EXPECT_EQ(one, parts + kRows * (gates + kValues * bf16));
 }
 
 // A change of the first net keeps all of it apart for this reason, the second is fused.

@@ -35,7 +35,7 @@ struct NIBBLE_API Device {
   // What stays apart is said in ModelInfo::notes.
   std::optional<bool> fused_swiglu;
   // CUDA: what a gated delta net has between its projections (gates, convolution, delta rule, norm) is one op: same
-  // bits. Empty: no. Never where rows are f16 (sm70). What stays apart is said in ModelInfo::notes.
+  // bits. Empty: yes, but not where rows are f16 (sm70). What stays apart is said in ModelInfo::notes.
   std::optional<bool> fused_delta;
   // CPU: false reads weights where their file is mapped instead of copying each into an image made for the kernels:
   // the first token comes sooner and memory is shared with the system's file cache, later tokens take longer; same
