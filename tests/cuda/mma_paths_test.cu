@@ -84,6 +84,32 @@ __global__ void m8n8k4_kernel(const Operands4* in, Results4* out) {
   }
 }
 
+// B row by row. `native`: the card's own instruction, whatever its arithmetic.
+__global__ void m8n8k4_rows_kernel(const Operands4* in, Results4* out, bool native) {
+  const int lane = static_cast<int>(threadIdx.x), q = lane / 4 % 4, r = lane % 4 + lane / 16 * 4, k = lane % 4;
+  const Operands4& o = in[blockIdx.x];
+  const uint2 a = make_uint2(pair_at(o.a[q][r]), pair_at(o.a[q][r] + 2));
+  std::uint32_t columns[4];
+  for (int i = 0; i < 4; ++i) columns[i] = o.b[q][lane / 16 * 4 + i][k];
+  const uint2 b = make_uint2(columns[0] | columns[1] << 16, columns[2] | columns[3] << 16);
+  float c[8];
+  for (int i = 0; i < 8; ++i) {
+    c[i] = o.c[q][(i & 2) + lane / 16 * 4 + (lane & 1)][(i & 1) + (lane & 2) + (i & 4)];
+  }
+  if (native) {
+    asm volatile(
+        "mma.sync.aligned.m8n8k4.row.row.f32.f16.f16.f32 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9}, {%10, %11}, "
+        "{%0, %1, %2, %3, %4, %5, %6, %7};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7])
+        : "r"(a.x), "r"(a.y), "r"(b.x), "r"(b.y));
+  } else {
+    cuda::mma_m8n8k4_f16_rows<cuda::kM8n8k4Path>(c, a, b);
+  }
+  for (int i = 0; i < 8; ++i) {
+    out[blockIdx.x].d[q][(i & 2) + lane / 16 * 4 + (lane & 1)][(i & 1) + (lane & 2) + (i & 4)] = c[i];
+  }
+}
+
 float text4(const Operands4& o, int q, int row, int col) {
   float a[4], b[4];
   for (int k = 0; k < 4; ++k) {
@@ -131,6 +157,45 @@ TEST(MmaM8n8k4, EqualsTheText) {
   EXPECT_EQ(out.damage(), "");
   const std::vector<Results4> d = out.download();
   expect_text4(operands, [&](std::size_t i, int q, int row, int col) { return d[i].d[q][row][col]; });
+}
+
+TEST(MmaM8n8k4, RowByRowEqualsTheText) {
+  NIBBLE_NEEDS_DEVICE();
+  const std::vector<Operands4> operands = operands4(4200);
+  DeviceArray<Operands4> in(operands);
+  DeviceArray<Results4> out(operands.size());
+  m8n8k4_rows_kernel<<<static_cast<unsigned>(operands.size()), 32>>>(in.data(), out.data(), false);
+  finish_device();
+  EXPECT_EQ(out.damage(), "");
+  const std::vector<Results4> d = out.download();
+  expect_text4(operands, [&](std::size_t i, int q, int row, int col) { return d[i].d[q][row][col]; });
+}
+
+// Small integers, whose sums every arithmetic has exactly: where the card's own instruction finds its operands.
+TEST(MmaM8n8k4, RowByRowLiesWhereTheCardHasIt) {
+  NIBBLE_NEEDS_DEVICE();
+  std::vector<Operands4> operands(64);
+  Hash random{19};
+  const auto integer = [&] { return static_cast<float>(static_cast<int>(random() % 63u) - 31); };
+  for (Operands4& o : operands) {
+    for (int q = 0; q < 4; ++q) {
+      for (auto& row : o.a[q]) for (auto& v : row) v = num::float_to_f16(integer());
+      for (auto& col : o.b[q]) for (auto& v : col) v = num::float_to_f16(integer());
+      for (auto& row : o.c[q]) for (auto& v : row) v = integer();
+    }
+  }
+  DeviceArray<Operands4> in(operands);
+  DeviceArray<Results4> out(operands.size());
+  m8n8k4_rows_kernel<<<static_cast<unsigned>(operands.size()), 32>>>(in.data(), out.data(), true);
+  finish_device();
+  EXPECT_EQ(out.damage(), "");
+  const std::vector<Results4> d = out.download();
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    for (int at = 0; at < 256; ++at) {
+      const int q = at / 64, row = at / 8 % 8, col = at % 8;
+      ASSERT_EQ(d[i].d[q][row][col], text4(operands[i], q, row, col)) << q << ", " << row << ", " << col;
+    }
+  }
 }
 
 TEST(MmaM8n8k4, EqualsBigIntegers) {

@@ -1,5 +1,6 @@
 // sequence_test.cu: the CUDA ops that touch a sequence against the CPU's, by bytes.
 #include "backends/cuda/ops/delta_rule.h"
+#include "backends/cuda/ops/linear_parts.cuh"
 #include "backends/cuda/ops/linear_schedule.cuh"
 #include "tests/cases/sequence_cases.h"
 #include "tests/cuda/sequence_worlds.h"
@@ -139,6 +140,49 @@ INSTANTIATE_TEST_SUITE_P(All, DeltaUnitsPlain, testing::ValuesIn(params_of_plain
   return kDeltaUnits[info.param.shape].name + param_text(info.param);
 });
 
+// As profile sm70 has them. Emulated but on 7.0, which takes long: up to four chunks.
+class DeltaUnitsSm70 : public DeltaUnits {};
+std::vector<Param> params_of_sm70() {
+  std::vector<Param> all;
+  for (int s = 0; s < static_cast<int>(std::size(kDeltaUnits)); ++s) {
+    for (const std::int32_t rows : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200}) all.push_back({s, rows, false});
+  }
+  return all;
+}
+
+TEST_P(DeltaUnitsSm70, SequenceEqualsCpu) {
+  const DeltaCase& c = kDeltaUnits[GetParam().shape];
+  DeltaWorld<F16> w(c.shape, 2, c.records, true);
+  delta_sequence(w, c.records, GetParam().rows);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeltaUnitsSm70, testing::ValuesIn(params_of_sm70()), [](const auto& info) {
+  return std::string(kDeltaUnits[info.param.shape].name) + "_" + std::to_string(info.param.rows) + "_f16";
+});
+
+TEST(DeltaUnitsTogether, RaggedBatchesSm70) {
+  NIBBLE_NEEDS_DEVICE();
+  for (const DeltaCase& c : kDeltaUnits) {
+    DeltaWorld<F16> w(c.shape, 6, c.records, true);
+    delta_ragged(w);
+  }
+}
+
+// Neither a cut at the 64-grid nor a batch changes a bit of what a sequence leaves behind.
+TEST(DeltaUnitsTogether, CutsAndBatchesSm70) {
+  NIBBLE_NEEDS_DEVICE();
+  for (const DeltaCase& c : kDeltaUnits) {
+    DeltaWorld<F16> alone(c.shape, 1, c.records, true), cut(c.shape, 1, c.records, true), batch(c.shape, 4, c.records, true);
+    alone.step({{Section::prefill, 0, 200}}, "alone");
+    for (const std::int32_t rows : {64, 128, 8}) cut.step({{Section::prefill, 0, rows}}, "cut");
+    batch.step({{Section::verify, 3, 2}, {Section::prefill, 1, 77}, {Section::prefill, 0, 200}, {Section::prefill, 2, 3}},
+               "in a batch");
+    const Row want = alone.saved(0, 0);
+    expect_bytes(cut.saved(0, 0), want, "cut");
+    expect_bytes(batch.saved(0, 0), want, "in a batch");
+  }
+}
+
 TEST(DeltaUnitsTogether, RaggedBatches) {
   NIBBLE_NEEDS_DEVICE();
   for (const DeltaCase& c : kDeltaUnits) {
@@ -160,6 +204,8 @@ TEST(DeltaUnitsTogether, KernelIsNamed) {
   EXPECT_EQ(cuda::delta_rule_kernel(args), cuda::has_wgmma()
                                                ? "chunks, wgmma.m64k16"
                                                : "chunks, fused sums in software: the card runs no code for sm_90a");
+  args.units = cuda::ArchPath::sm70;
+  EXPECT_EQ(cuda::delta_rule_kernel(args), cuda::has_m8n8k4() ? "chunks, mma.m8n8k4" : "chunks, mma.m8n8k4, emulated");
   args.section = Section::decode;
   EXPECT_EQ(cuda::delta_rule_kernel(args), "generic");
   args.state.shape = {1, 1, 128, 128, 4};

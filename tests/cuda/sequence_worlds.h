@@ -56,13 +56,17 @@ inline cuda::Launch launch_of(const StepOnDevice& step, std::int64_t rows, std::
   return to;
 }
 
+// What a card's buffers hold: rows of f16 are float32 around the ops that touch a sequence.
+template <class E>
+using Held = std::conditional_t<std::is_same_v<E, F16>, float, E>;
+
 template <class E>
 class DeltaWorld {
  public:
   using Rule = void (*)(const cuda::Launch&, const cuda::DeltaRuleArgs&);
-  // As an op of its own each; or one op for all, of a delta net with or without the norm behind it.
+  // As an op of its own each; or one op for all, of a delta net with or without the norm behind it (not of F16).
   enum class Ops { single, net, normed_net };
-  // `units`: prefill rows as core/numerics/delta_order.h has them. `prefill` computes them.
+  // `units`: prefill rows as core/numerics/delta_order.h has them, for sm70 where E is F16. `prefill` computes them.
   DeltaWorld(const DeltaShape& shape, std::int32_t slots, std::int32_t records, bool units = false,
              Rule prefill = cuda::delta_rule, Ops ops = Ops::single)
       : units_(units),
@@ -83,7 +87,7 @@ class DeltaWorld {
   cuda::DeltaLayerView view() {
     cuda::DeltaLayerView v{};
     v.shape = cpu_.shape;
-    v.operand = element_dtype<E>();
+    v.operand = element_dtype<H>();
     v.slots = cpu_.sizes.slots;
     v.records = cpu_.sizes.records;
     v.conv_rows = cpu_.shape.conv_kernel - 1 + cpu_.sizes.records;
@@ -109,14 +113,14 @@ class DeltaWorld {
     const int turn = ++steps_ % 3;
     to.multiprocessors = turn == 0 ? 0 : 1 << 20;
     // A class has room for its rows: the copy engine takes what lies behind the step's, which are NaN.
-    DeviceMatrix<E> dx(encoded<E>(s.x), rows, channels, 3), dy(units_ ? to.max_rows : rows, channels, in_eights_ ? 8 : 5),
+    DeviceMatrix<H> dx(encoded<H>(s.x), rows, channels, 3), dy(units_ ? to.max_rows : rows, channels, in_eights_ ? 8 : 5),
         dout(rows, cpu_.shape.value_channels(), in_eights_ ? 8 : 1);
     DeviceMatrix<float> da(s.a, rows, heads, 2), db(s.b, rows, heads), dg(rows, heads, 3), dbeta(rows, heads, 1);
+    const cuda::ArchPath units = std::is_same_v<E, F16> ? cuda::ArchPath::sm70 : turn == 2 ? cuda::ArchPath::sm120 : cuda::ArchPath::sm90;
     DeviceArray<std::byte> left(
-        units_ ? at(static_cast<std::int64_t>(cuda::delta_records_bytes(cuda::ArchPath::sm90, cpu_.shape, to.max_rows, to.max_ranges))) : 0);
+        units_ ? at(static_cast<std::int64_t>(cuda::delta_records_bytes(units, cpu_.shape, to.max_rows, to.max_ranges))) : 0);
     const auto rule_of = [&](Section part) {
-      return cuda::DeltaRuleArgs{dy.view(), dg.view(), dbeta.view(), view(), part, dout.view(), units_ ? left.data() : nullptr,
-                                 turn == 2 ? cuda::ArchPath::sm120 : cuda::ArchPath::sm90};
+      return cuda::DeltaRuleArgs{dy.view(), dg.view(), dbeta.view(), view(), part, dout.view(), units_ ? left.data() : nullptr, units};
     };
     if (ops_ != Ops::single) {
       const cuda::DeltaConvArgs conv{dx.view(), taps_.data(), view(), Section::prefill, dy.view()};
@@ -135,15 +139,21 @@ class DeltaWorld {
     cuda::delta_gates(to, {da.view(), db.view(), neg_exp_a_.data(), dt_bias_.data(), dg.view(), dbeta.view()});
     finish_device();
     cpu_.conv_and_gates(s);
-    std::vector<E> y = dy.download();
+    std::vector<H> y = dy.download();
+    const std::size_t behind = y.size() - s.y.size();
     y.resize(s.y.size());
-    expect(y, s.y, where + ", delta_conv");
+    expect_rows(y, s.y, where + ", delta_conv");
     expect(dg.download(), s.g, where + ", g");
     expect(dbeta.download(), s.beta, where + ", beta");
+    if constexpr (std::is_same_v<E, F16>) {  // as rows of f16 have them
+      y = as_stored<E>(std::move(y));
+      y.resize(y.size() + behind, std::nanf(""));
+      dy.upload(y);
+    }
     for (const Section part : kSections) (part == Section::prefill ? prefill_ : cuda::delta_rule)(to, rule_of(part));
     finish_device();
     cpu_.rule(s);
-    expect(dout.download(), s.o, where + ", delta_rule");
+    expect_rows(dout.download(), s.o, where + ", delta_rule");
     for (const std::string& hurt : {dy.damage(), dg.damage(), dbeta.damage(), dout.damage(),
                                     s_.damage(), conv_.damage(), key_.damage(), u_.damage(),
                                     decay_.damage(), dx.damage(), left.damage()}) {
@@ -176,14 +186,19 @@ class DeltaWorld {
   OpDigest digest;
 
  private:
+  using H = Held<E>;
   template <class T>
   void expect(const std::vector<T>& got, const Row& want, const std::string& where) {
     digest.add(decoded(got));
     expect_bytes(got, want, where);
   }
+  void expect_rows(const std::vector<H>& got, const Row& want, const std::string& where) {
+    digest.add(as_stored<E>(decoded(got)));
+    expect_bytes(got, want, where);
+  }
 
   // One launch of the net, in a class of the step's sections and of all in turn.
-  void net(typename DeltaOnCpu<E>::Step& s, const cuda::Launch& to, cuda::DeltaNetArgs n, DeviceMatrix<E>& out,
+  void net(typename DeltaOnCpu<E>::Step& s, const cuda::Launch& to, cuda::DeltaNetArgs n, DeviceMatrix<H>& out,
            const std::string& where) {
     const std::int64_t cols = cpu_.shape.value_channels(), group = cpu_.shape.value_dim;
     for (const Range& r : s.ranges) {
@@ -191,7 +206,7 @@ class DeltaWorld {
     }
     if (steps_ % 2 == 0) n.decode = n.verify = n.prefill = true;
     const Row z = as_stored<E>(noise_rows(s.ranges, 4, cols)), weight = noise_row(903, 0, group);
-    DeviceMatrix<E> dz(encoded<E>(z), s.rows, cols, 3), dy(s.rows, cols, 1);
+    DeviceMatrix<H> dz(encoded<H>(z), s.rows, cols, 3), dy(s.rows, cols, 1);
     const DeviceArray<float> dweight(weight);
     n.normed = ops_ == Ops::normed_net;
     const bool in_place = steps_ % 4 < 2;
@@ -223,7 +238,7 @@ class DeltaWorld {
   int steps_ = 0;
   DeltaOnCpu<E> cpu_;
   DeviceArray<float> s_;
-  DeviceArray<E> conv_;
+  DeviceArray<H> conv_;
   DeviceArray<float> key_, u_, decay_, taps_, neg_exp_a_, dt_bias_;
 };
 
