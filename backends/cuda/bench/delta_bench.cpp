@@ -62,7 +62,8 @@ class Runner : BenchRun<DeltaBench, DeltaBenchOptions> {
 
   // One range a sequence, in one section.
   Block step_of(std::int32_t sequences, std::int64_t rows, Section section) {
-    std::vector<std::byte> host(sizeof(StepView) + static_cast<std::size_t>(sequences) * sizeof(RangeView));
+    const std::size_t ranges = static_cast<std::size_t>(sequences), rows_at = sizeof(StepView) + ranges * sizeof(RangeView);
+    std::vector<std::byte> host(rows_at + ranges * static_cast<std::size_t>(rows) * sizeof(std::int32_t));
     Block block = allot(host.size(), "a step");
     StepView view{};
     view.rows = view.outputs = static_cast<std::int32_t>(sequences * rows);
@@ -74,6 +75,7 @@ class Runner : BenchRun<DeltaBench, DeltaBenchOptions> {
       view.first_row[s] = behind ? view.rows : 0;
     }
     view.range = reinterpret_cast<const RangeView*>(block.data() + sizeof(StepView));
+    view.range_of_row = reinterpret_cast<const std::int32_t*>(block.data() + rows_at);
     std::memcpy(host.data(), &view, sizeof view);
     for (std::int32_t i = 0; i < sequences; ++i) {
       RangeView r{};
@@ -84,6 +86,9 @@ class Runner : BenchRun<DeltaBench, DeltaBenchOptions> {
       // A step of decoding takes the row before, so that S is read and written.
       if (section == Section::decode) r.position = r.keep = r.pending = 1;
       std::memcpy(host.data() + sizeof view + static_cast<std::size_t>(i) * sizeof r, &r, sizeof r);
+      const std::vector<std::int32_t> of_rows(static_cast<std::size_t>(rows), i);
+      std::memcpy(host.data() + rows_at + static_cast<std::size_t>(r.first_row) * sizeof(std::int32_t), of_rows.data(),
+                  of_rows.size() * sizeof(std::int32_t));
     }
     check(cudaMemcpyAsync(block.data(), host.data(), host.size(), cudaMemcpyHostToDevice, timer_.stream()), "sending a step");
     check(cudaStreamSynchronize(timer_.stream()), "sending a step");

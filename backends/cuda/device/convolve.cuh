@@ -7,12 +7,35 @@ namespace nibble::cuda {
 
 constexpr int kConvTaps = 4;  // of the kernels that keep a channel's in registers
 
-// num::silu of any number: by a quotient without branches (quotient.h) where that is exact.
+// num::silu by a quotient without branches (quotient.h), where that is exact.
+__device__ __forceinline__ bool silu_exact(float x) {
+  const float size = num::abs(x);
+  return x >= num::kSiluLeast && (size >= 0x1p-100f || size == 0.0f) && size <= 0x1p100f;
+}
+__device__ __forceinline__ float silu_made(float x) {
+  const float d = num::silu_denominator(x);
+  return num::silu_by(x, d, near_reciprocal(d));
+}
 __device__ __forceinline__ float silu_of(float x) {
-  const float d = num::silu_denominator(x), size = num::abs(x);
-  const float made = num::silu_by(x, d, near_reciprocal(d));
-  const bool exact = x >= num::kSiluLeast && (size >= 0x1p-100f || size == 0.0f) && size <= 0x1p100f;
-  return exact ? made : num::silu(x);
+  const float made = silu_made(x);
+  return silu_exact(x) ? made : num::silu(x);
+}
+// Of several, with one copy of the code for those that are not exact.
+template <int N>
+__device__ __forceinline__ void silu_all(const float (&x)[N], float (&y)[N]) {
+  bool exact = true;
+#pragma unroll
+  for (int i = 0; i < N; ++i) y[i] = silu_made(x[i]), exact = exact && silu_exact(x[i]);
+  if (exact) return;
+#pragma unroll 1
+  for (int i = 0; i < N; ++i) {
+    float from = 0.0f;
+#pragma unroll
+    for (int j = 0; j < N; ++j) from = i == j ? x[j] : from;
+    const float to = num::silu(from);
+#pragma unroll
+    for (int j = 0; j < N; ++j) y[j] = i == j ? to : y[j];
+  }
 }
 
 // Sum over the taps, oldest first.

@@ -34,7 +34,7 @@ struct HalfColumn {
   // Chain over all k of s[k] * of[k], for both lanes: the second half goes on where the first ended.
   __device__ __forceinline__ float chain(const float* of) {
     float sum = 0.0f;
-#pragma unroll
+#pragma unroll(Anew ? 1 : 2)
     for (int turn = 0; turn < 2; ++turn) {
       const float before = __shfl_sync(0xFFFFFFFFu, sum, lane % 16);
       sum = turn == 0 || lane < 16 ? 0.0f : before;

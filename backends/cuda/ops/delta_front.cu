@@ -2,7 +2,7 @@
 // l2 norm of q and k heads of 32 or 128, and the gates
 //   x, y [T, C] operand type, taps [C, 4] f32; a, b, g, beta [T, value_heads] f32
 //   map    a warp takes a head through 16 rows and keeps the inputs of the rows before in registers, so that each is read
-//          once; four rows are asked for at a time. Blocks behind the heads': gates, a thread one head of one row
+//          once; four rows are asked for at a time. Blocks before the heads': gates, a thread one head of one row
 //   sums   conv: chain, oldest first; norm: num:: tree                      parity: ordered
 //   cost   4 bytes, one exp and one division without branches an element -> arithmetic, near bandwidth
 //   needs  nothing; any arch
@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kWarps = 4, kThreads = kWarps * kWarp, kRun = 16, kBatch = 4;  // rows of a warp, and of its loads
 constexpr int kBlockRows = kWarps * kRun, kBefore = kConvTaps - 1;
+constexpr int kGateParts = 4, kGateRows = kBlockRows / kGateParts;  // blocks for the gates of a block's rows
 static_assert(kRun % kBatch == 0 && kBatch > kBefore);
 
 struct Gates {
@@ -27,7 +28,7 @@ struct Gates {
 };
 
 __device__ __forceinline__ void gates_of(const Gates& s, int heads, std::int64_t first, std::int64_t end) {
-  const std::int64_t rows = min(std::int64_t{kBlockRows}, end - first);
+  const std::int64_t rows = min(std::int64_t{kGateRows}, end - first);
   for (std::int64_t i = threadIdx.x; i < rows * heads; i += kThreads) {
     const std::int64_t row = first + i / heads;
     const int h = static_cast<int>(i % heads);
@@ -45,8 +46,8 @@ __global__ void __launch_bounds__(kThreads)
   const DeltaShape& d = state.shape;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, s = static_cast<int>(section);
   const std::int64_t block = step.first_row[s] + std::int64_t{blockIdx.x} * kBlockRows, stop = step.first_row[s + 1];
-  const int head = static_cast<int>(blockIdx.y);
-  if (head == 2 * d.key_heads + d.value_heads) return gates_of(gates, d.value_heads, block, stop);
+  const int gate_parts = gates.neg_exp_a == nullptr ? 0 : kGateParts, head = static_cast<int>(blockIdx.y) - gate_parts;
+  if (head < 0) return gates_of(gates, d.value_heads, block + std::int64_t{blockIdx.y} * kGateRows, stop);
   const std::int64_t first = block + static_cast<int>(threadIdx.x) / kWarp * kRun;
   const std::int64_t end = min(first + kRun, stop);
   if (first >= end) return;
@@ -85,13 +86,13 @@ __global__ void __launch_bounds__(kThreads)
           }
         }
       }
-      float v[kEach], squares = 0.0f;
+      float sum[kEach], v[kEach], squares = 0.0f;
 #pragma unroll
-      for (int e = 0; e < kEach; ++e) {
-        v[e] = silu_of(convolved(tap[e], raw[i][e], raw[i + 1][e], raw[i + 2][e], raw[i + 3][e]));
-        squares = num::fma(v[e], v[e], squares);
-      }
+      for (int e = 0; e < kEach; ++e) sum[e] = convolved(tap[e], raw[i][e], raw[i + 1][e], raw[i + 2][e], raw[i + 3][e]);
+      silu_all(sum, v);
       if (!is_value) {
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) squares = num::fma(v[e], v[e], squares);
         const float norm = num::rsqrt(num::add(warp_fold(squares), 1e-6f));
         const float scale = head < d.key_heads ? q_scale : 1.0f;
 #pragma unroll
@@ -121,7 +122,7 @@ void delta_front(const Launch& to, const DeltaConvArgs& a, const DeltaGatesArgs*
   const DeltaShape& d = a.state.shape;
   if (to.max_rows <= 0) return;
   const auto heads = static_cast<unsigned>(2 * d.key_heads + d.value_heads);
-  const dim3 grid(static_cast<unsigned>((to.max_rows + kBlockRows - 1) / kBlockRows), heads + (gates != nullptr ? 1u : 0u));
+  const dim3 grid(static_cast<unsigned>((to.max_rows + kBlockRows - 1) / kBlockRows), heads + (gates != nullptr ? kGateParts : 0u));
   Gates g{};
   if (gates != nullptr) {
     g = {typed<float>(gates->a), typed<float>(gates->b), gates->neg_exp_a, gates->dt_bias, typed<float>(gates->g),

@@ -3,8 +3,8 @@
 //   map    block = a value head of a range. First a warp takes a head (q, k or v) of a row through convolution and norm;
 //          then a warp has 16 columns of S, half a column a lane, in registers from the first row to the last; then a
 //          warp takes a row through the gated norm. Value heads of one key head convolve it each for itself
-//   early  S, the records that it takes and the ring's rows were left by the step before: they are read, and S written,
-//          before the launches of this step that come first have ended
+//   early  S, the records that it takes and the ring's rows were left by the step before: they are asked for before the
+//          launches of this step that come first have ended, and are there when the rows are convolved
 //   sums   as delta_conv.cu, delta_rule.cu, norms.cu                       parity: ordered
 //   cost   8 bytes an element of S, once a step whatever the rows -> latency of convolution, two chains and norm,
 //          bandwidth with many sequences
@@ -44,26 +44,29 @@ struct Params {
   bool normed;
 };
 
-// Shared memory, for `rows` of a range at most: taps, inputs of the three rows before and of the rows, then q, k and v, whose
-// place first holds the keys of old records and at last, in v's, the outputs.
+// Shared memory, for `rows` of a range at most: taps, keys of old records, q, k and v (in v's place at last the outputs), and
+// inputs of the three rows before and of the rows, then z.
 template <int Dim>
 struct Room {
   static constexpr int kChannels = kParts * Dim;
   float4* taps;
-  float *mixed, *decay, *beta, *old_decay;
-  Bf16* inputs;
+  float *old_keys, *mixed, *decay, *beta, *old_decay;
+  Bf16 *inputs, *z;
   __device__ __forceinline__ Room(float4* at, int rows)
       : taps(at),
-        mixed(reinterpret_cast<float*>(taps + kChannels)),
+        old_keys(reinterpret_cast<float*>(taps + kChannels)),
+        mixed(old_keys + rows * Dim),
         decay(mixed + rows * kChannels),
         beta(decay + rows),
         old_decay(beta + rows),
-        inputs(reinterpret_cast<Bf16*>(old_decay + rows)) {}
+        inputs(reinterpret_cast<Bf16*>(old_decay + rows)),
+        z(inputs + (kBefore + rows) * kChannels) {}
   static std::size_t bytes(int rows) {
-    return static_cast<std::size_t>(kChannels * 16 + rows * (kChannels + 3) * 4 + (kBefore + rows) * kChannels * 2);
+    return static_cast<std::size_t>(kChannels * 16 + rows * (Dim + kChannels + 3) * 4 +
+                                    ((kBefore + rows) * kChannels + rows * Dim) * 2);
   }
   __device__ __forceinline__ float* row(int i, int part) const { return mixed + i * kChannels + part * Dim; }
-  __device__ __forceinline__ float* old_key(int i) const { return mixed + i * Dim; }
+  __device__ __forceinline__ float* old_key(int i) const { return old_keys + i * Dim; }
   __device__ __forceinline__ float* out(int i) const { return row(i, 2); }
   __device__ __forceinline__ Bf16* input(int i) const { return inputs + (kBefore + i) * kChannels; }  // from -3 on
 };
@@ -95,7 +98,7 @@ struct Tokens {
   __device__ __forceinline__ void load_past() const {
     const int t = static_cast<int>(threadIdx.x);
     const RecordsView old = records_of(p.state, r.slot, r.half, head);
-    for (int i = t; i < r.keep * Dim; i += kThreads) room.mixed[i] = old.key[i / Dim * old.key_stride + i % Dim];
+    for (int i = t; i < r.keep * Dim; i += kThreads) room.old_keys[i] = old.key[i / Dim * old.key_stride + i % Dim];
     if (t < r.keep) room.old_decay[t] = old.decay[t * old.decay_stride];
     for (int c = t; c < Room<Dim>::kChannels; c += kThreads) {
       const std::int64_t from = channel(c / Dim) + c % Dim;
@@ -107,8 +110,13 @@ struct Tokens {
       }
     }
   }
-  // Inputs of the rows, which the ring takes too.
+  // z, and inputs of the rows, which the ring takes too.
   __device__ __forceinline__ void load_rows() const {
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); p.normed && i < r.rows * Dim; i += kThreads) {
+      room.z[i] = p.z.row(std::int64_t{r.first_row} + i / Dim)[std::int64_t{head} * Dim + i % Dim];
+    }
+#pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < r.rows * Room<Dim>::kChannels; i += kThreads) {
       const int row = i / Room<Dim>::kChannels, c = i % Room<Dim>::kChannels, part = c / Dim;
       const std::int64_t from = channel(part) + c % Dim;
@@ -152,18 +160,24 @@ struct Tokens {
     own.decay[lane * own.decay_stride] = decay;
   }
 
-  __device__ __forceinline__ void norm(int i) const {
+  // A row's output, or what the norm makes of it.
+  __device__ __forceinline__ void store(int i) const {
     const std::int64_t row = std::int64_t{r.first_row} + i, first = std::int64_t{head} * Dim;
     float v[kEach], sum = 0.0f;
 #pragma unroll
     for (int e = 0; e < kEach; ++e) v[e] = room.out(i)[lane + e * kWarp];
+    if (!p.normed) {
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) put(p.out.row(row) + first + lane + e * kWarp, v[e]);
+      return;
+    }
 #pragma unroll
     for (int e = 0; e < kEach; ++e) sum = num::fma(v[e], v[e], sum);
     const float f = num::rsqrt(num::add(num::mul(warp_fold(sum), p.inverse), p.eps));
 #pragma unroll
     for (int e = 0; e < kEach; ++e) {
       const int c = lane + e * kWarp;
-      const float open = silu_of(widen(p.z.row(row)[first + c]));
+      const float open = silu_of(widen(room.z[i * Dim + c]));
       put(p.y.row(row) + first + c, num::mul(num::mul(num::mul(v[e], f), p.weight[c]), open));
     }
   }
@@ -194,16 +208,6 @@ __global__ void __launch_bounds__(Tokens<Dim>::kThreads, Dim == 128 ? kBlocks : 
 #pragma unroll
   for (int k = 0; k < own.kRows; ++k) own.s[k] = s[std::int64_t{k} * Dim];
   block.load_past();
-  __syncthreads();
-  if (r.keep > 0) {
-#pragma unroll 1
-    for (int i = 0; i < r.keep; ++i) {
-      const float decay = room.old_decay[i], u = records_of(p.state, r.slot, r.half, head).u[i * p.state.shape.value_channels() + column];
-      own.each(room.old_key(i), [&](float& s_k, float of_k) { s_k = num::fma(of_k, u, num::mul(decay, s_k)); });
-    }
-#pragma unroll
-    for (int k = 0; k < own.kRows; ++k) s[std::int64_t{k} * Dim] = own.s[k];
-  }
 
   wait_for_launches_before();
   block.load_rows();
@@ -213,6 +217,16 @@ __global__ void __launch_bounds__(Tokens<Dim>::kThreads, Dim == 128 ? kBlocks : 
   for (int unit = warp; unit < kParts * r.rows; unit += Block::kWarps) block.convolve(unit / kParts, unit % kParts);
   __syncthreads();
 
+  if (r.keep > 0) {
+#pragma unroll 1
+    for (int i = 0; i < r.keep; ++i) {
+      const float decay = room.old_decay[i],
+                  u = records_of(p.state, r.slot, r.half, head).u[i * p.state.shape.value_channels() + column];
+      own.each(room.old_key(i), [&](float& s_k, float of_k) { s_k = num::fma(of_k, u, num::mul(decay, s_k)); });
+    }
+#pragma unroll
+    for (int k = 0; k < own.kRows; ++k) s[std::int64_t{k} * Dim] = own.s[k];
+  }
 #pragma unroll 1
   for (int i = 0; i < r.rows; ++i) {
     const float decay = room.decay[i], *const key = room.row(i, 1);
@@ -221,19 +235,15 @@ __global__ void __launch_bounds__(Tokens<Dim>::kThreads, Dim == 128 ? kBlocks : 
     const float u = num::mul(room.beta[i], num::sub(room.row(i, 2)[column], own.chain(key)));
     own.each(key, [&](float& s_k, float of_k) { s_k = num::fma(of_k, u, s_k); });
     const float sum = own.chain(room.row(i, 0));
+    __syncwarp();  // both lanes of a column have read v, whose place the output takes
     if (lane < 16) {
       records_of(p.state, r.slot, 1 - r.half, head).u[i * p.state.shape.value_channels() + column] = u;
-      if (p.normed) {
-        room.out(i)[column] = as_stored(static_cast<const Bf16*>(nullptr), sum);
-      } else {
-        put(p.out.row(std::int64_t{r.first_row} + i) + std::int64_t{head} * Dim + column, sum);
-      }
+      room.out(i)[column] = as_stored(static_cast<const Bf16*>(nullptr), sum);
     }
   }
-  if (!p.normed) return;
   __syncthreads();
 #pragma unroll 1
-  for (int i = warp; i < r.rows; i += Block::kWarps) block.norm(i);
+  for (int i = warp; i < r.rows; i += Block::kWarps) block.store(i);
 }
 
 template <int Dim>
