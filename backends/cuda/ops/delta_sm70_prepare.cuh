@@ -31,6 +31,7 @@ struct Shared {
   float sums[kHeads][kChunk], beta[kHeads][kChunk];
 };
 static_assert(sizeof(Shared<128>) <= 48 * 1024 && kInverseStride % 4 == 0);
+static_assert(2 * kChunk % kThreads == 0 && kSquarePlaces % kThreads == 0);
 
 // Rows of keys and queries as f16, zeros beyond the chunk's, in shared memory and in `left`.
 template <int KeyDim>
@@ -38,7 +39,8 @@ __device__ __forceinline__ void load_tiles(const DeltaSm70Params& p, int first, 
   constexpr int kEights = KeyDim / 8;
   const std::int64_t column = std::int64_t{key_head} * KeyDim;
 #pragma unroll 4
-  for (int n = static_cast<int>(threadIdx.x); n < 2 * kChunk * kEights; n += kThreads) {
+  for (int step = 0; step < 2 * kChunk * kEights / kThreads; ++step) {
+    const int n = step * kThreads + static_cast<int>(threadIdx.x);
     const int which = n / (kChunk * kEights), row = n / kEights % kChunk, eight = n % kEights;
     uint4 v = make_uint4(0, 0, 0, 0);
     if (row < rows) {
@@ -108,7 +110,8 @@ __device__ __forceinline__ void decay_products(int warp, int lane, const Tile (&
 
 __device__ __forceinline__ void put_a(const float* x, uint4* record) {
 #pragma unroll
-  for (int n = static_cast<int>(threadIdx.x); n < kSquarePlaces; n += kThreads) {
+  for (int step = 0; step < kSquarePlaces / kThreads; ++step) {
+    const int n = step * kThreads + static_cast<int>(threadIdx.x);
     const bool left = n < kChunk * 4;
     const int row = left ? n / 4 : n / 4 - kChunk / 2, eight = n % 4 + (left ? 0 : 4);
     float a[8];
