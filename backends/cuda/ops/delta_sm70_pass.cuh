@@ -8,7 +8,7 @@
 //   S       float32 in registers from the first chunk to the last
 //   sums    core/numerics/delta_order.h; blocks above the diagonal of A and M are multiplied too, for what is no number
 //                                                                          parity: mirrored
-//   cost    a chunk, warp and key_dim 128: 512 mma, 236 loads of operands -> latency of products that need one another
+//   cost    a chunk, warp and key_dim 128: 512 mma, 232 loads of operands -> latency of products that need one another
 //   needs   key_dim 32 or 128, values in eights; any arch, by emulation outside 7.0
 #pragma once
 
