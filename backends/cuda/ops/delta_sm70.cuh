@@ -12,6 +12,7 @@
 #include "backends/cuda/ops/delta_grid.cuh"
 #include "backends/cuda/ops/delta_rule.h"
 #include "backends/cuda/ops/delta_sm70_maps.h"
+#include "core/numerics/row_scale.h"
 
 namespace nibble::cuda {
 
@@ -48,6 +49,7 @@ __device__ __forceinline__ uint4* keys_of(const DeltaSm70Params& p, std::int64_t
 
 // Rounded as num::float_to_f16 does, but for the bits of NaN.
 __device__ __forceinline__ std::uint32_t f16_pair(float low, float high) {
+#if defined(__CUDA_ARCH__)
   std::uint32_t pair;
   asm("{\n"
       ".reg .f16 l, h;\n"
@@ -58,6 +60,9 @@ __device__ __forceinline__ std::uint32_t f16_pair(float low, float high) {
       : "=r"(pair)
       : "f"(low), "f"(high));
   return pair;
+#else
+  return num::float_to_f16(low) | static_cast<std::uint32_t>(num::float_to_f16(high)) << 16;
+#endif
 }
 
 // What a lane with Bit of its number clear has in b, and one with it set in a, change places.
@@ -85,6 +90,30 @@ __device__ __forceinline__ Operand operand_of(int lane, const Tile& v, const flo
   turn<2>(lane, o.w[0], o.w[1]);
   turn<2>(lane, o.w[2], o.w[3]);
   return o;
+}
+
+// 2^-e of a lane's two rows; and 2^e.
+struct Scales {
+  float down[2];
+  __device__ __forceinline__ float up(int r) const { return __uint_as_float((254u << 23) - __float_as_uint(down[r])); }
+};
+// Of the rows' largest finite magnitudes over all columns, which four lanes have.
+template <int Tiles>
+__device__ __forceinline__ Scales scales_of(const Tile (&v)[Tiles]) {
+  std::uint32_t most[2] = {0, 0};
+#pragma unroll
+  for (int n = 0; n < Tiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) most[i / 2 % 2] = max(most[i / 2 % 2], num::finite_magnitude(v[n][i]));
+  }
+  Scales s;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    most[r] = max(most[r], __shfl_xor_sync(~0u, most[r], 2));
+    most[r] = max(most[r], __shfl_xor_sync(~0u, most[r], kAcrossBit));
+    s.down[r] = num::power_of_two(-num::weight_exponent(most[r]));
+  }
+  return s;
 }
 
 }  // namespace sm70

@@ -1,4 +1,4 @@
-// delta_sm70_maps.h: which element of which matrix a lane of delta_sm70_prepare.cu and delta_sm70_pass.cu has, and where
+// delta_sm70_maps.h: which element of which matrix a lane of delta_sm70_prepare.cuh and delta_sm70_pass.cuh has, and where
 // operands lie in shared memory and in the records. A warp's four quad-pairs are two by two: bit 3 of the lane says which
 // eight of 16 rows, bit 2 which eight of 16 columns. Sums: index i of a lane's eight, as mma_f16.cuh has them.
 //
