@@ -1,7 +1,7 @@
 // sequence_on_cpu.h: one delta-net layer, and one attention layer, run by the CPU's ops on their float32 arenas over
-// inputs that any backend can make again. For bf16 (E = uint16_t), and for f16 (E = F16), inputs are representable and
-// outputs and KV pages are rounded once. tests/cuda/sequence_worlds.h runs a card beside them; `digest` takes every output in the order of
-// writing.
+// inputs that any backend can make again. For bf16 (E = uint16_t) and f16 (E = F16) inputs are representable and outputs
+// and KV pages are rounded once. tests/cuda/sequence_worlds.h runs a card beside them; `digest` takes every output in
+// the order of writing.
 #pragma once
 
 #include <cmath>

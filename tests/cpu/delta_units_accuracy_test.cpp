@@ -20,7 +20,9 @@ Row rounded(const DeltaHead& h, Row y) {
     std::uint32_t most = 0;
     for (const float x : row) most = std::max(most, num::finite_magnitude(x));
     const int e = num::activation_exponent(most);
-    for (float& x : row) x = h.units == PrefillUnits::sm70 ? num::row_f16_to_float(num::activation_to_f16(x, e), e) : bf16(x);
+    for (float& x : row) {
+      x = h.units == PrefillUnits::sm70 ? num::row_f16_to_float(num::activation_to_f16(x, e), e) : bf16(x);
+    }
   }
   return y;
 }
