@@ -22,20 +22,24 @@ __device__ __forceinline__ float silu_of(float x) {
 }
 // Of several, with one copy of the code for those that are not exact.
 template <int N>
-__device__ __forceinline__ void silu_all(const float (&x)[N], float (&y)[N]) {
+__device__ __forceinline__ void silu_all(float (&x)[N]) {
+  float made[N];
   bool exact = true;
 #pragma unroll
-  for (int i = 0; i < N; ++i) y[i] = silu_made(x[i]), exact = exact && silu_exact(x[i]);
-  if (exact) return;
+  for (int i = 0; i < N; ++i) made[i] = silu_made(x[i]), exact = exact && silu_exact(x[i]);
+  if (!exact) {
 #pragma unroll 1
-  for (int i = 0; i < N; ++i) {
-    float from = 0.0f;
+    for (int i = 0; i < N; ++i) {
+      float from = 0.0f;
 #pragma unroll
-    for (int j = 0; j < N; ++j) from = i == j ? x[j] : from;
-    const float to = num::silu(from);
+      for (int j = 0; j < N; ++j) from = i == j ? x[j] : from;
+      const float to = num::silu(from);
 #pragma unroll
-    for (int j = 0; j < N; ++j) y[j] = i == j ? to : y[j];
+      for (int j = 0; j < N; ++j) made[j] = i == j ? to : made[j];
+    }
   }
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = made[i];
 }
 
 // Sum over the taps, oldest first.

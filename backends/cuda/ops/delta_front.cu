@@ -57,55 +57,62 @@ __global__ void __launch_bounds__(kThreads)
   float4 tap[kEach];
 #pragma unroll
   for (int e = 0; e < kEach; ++e) tap[e] = *reinterpret_cast<const float4*>(taps + (channel + e * kWarp) * kConvTaps);
-  float raw[kBefore + kBatch][kEach];  // inputs of the three rows before, then of the batch
-  std::int64_t until = first;          // where the range ends whose rows before are in `raw`
-  for (std::int64_t batch = first; batch < end; batch += kBatch) {
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const T* const at = x.row(min(batch + i, end - 1)) + channel;
-#pragma unroll
-      for (int e = 0; e < kEach; ++e) raw[kBefore + i][e] = widen(at[e * kWarp]);
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const std::int64_t row = batch + i;
-      if (row >= end) break;
-      if (row >= until) {
-        const RangeView& r = step.range[step.range_of_row[row]];
-        until = std::int64_t{r.first_row} + r.rows;
-        const std::int64_t position = r.position + (row - r.first_row);
-#pragma unroll
-        for (int j = 0; j < kBefore; ++j) {
-          const std::int64_t at = row - kBefore + j, before = position - kBefore + j;
-#pragma unroll
-          for (int e = 0; e < kEach; ++e) {
-            const std::int64_t c = channel + e * kWarp;
-            raw[i + j][e] = at >= r.first_row ? widen(x.row(at)[c])
-                            : before >= 0     ? widen(conv_row<T>(state, r.slot, before)[c])
-                                              : 0.0f;
-          }
-        }
-      }
-      float sum[kEach], v[kEach], squares = 0.0f;
-#pragma unroll
-      for (int e = 0; e < kEach; ++e) sum[e] = convolved(tap[e], raw[i][e], raw[i + 1][e], raw[i + 2][e], raw[i + 3][e]);
-      silu_all(sum, v);
-      if (!is_value) {
-#pragma unroll
-        for (int e = 0; e < kEach; ++e) squares = num::fma(v[e], v[e], squares);
-        const float norm = num::rsqrt(num::add(warp_fold(squares), 1e-6f));
-        const float scale = head < d.key_heads ? q_scale : 1.0f;
-#pragma unroll
-        for (int e = 0; e < kEach; ++e) v[e] = num::mul(num::mul(v[e], norm), scale);
-      }
-      T* const out = y.row(row) + channel;
-#pragma unroll
-      for (int e = 0; e < kEach; ++e) put(out + e * kWarp, v[e]);
-    }
+  const float scale = head < d.key_heads ? q_scale : 1.0f;
+#pragma unroll 1
+  for (std::int64_t row = first; row < end;) {  // a range after the other
+    const RangeView& r = step.range[step.range_of_row[row]];
+    const int inside = static_cast<int>(row - r.first_row);
+    const int rows = static_cast<int>(min(end - row, std::int64_t{r.rows} - inside));
+    const T* in = x.row(row) + channel;
+    T* out = y.row(row) + channel;
+    row += rows;
+    float raw[kBefore + kBatch][kEach] = {};  // inputs of the three rows before, then of a batch
 #pragma unroll
     for (int j = 0; j < kBefore; ++j) {
+      const int at = inside - kBefore + j;
+      const std::int64_t position = r.position + at;
+      const T* const from = at >= 0 ? in + (j - kBefore) * x.stride : conv_row<T>(state, r.slot, max(position, std::int64_t{0})) + channel;
 #pragma unroll
-      for (int e = 0; e < kEach; ++e) raw[j][e] = raw[kBatch + j][e];
+      for (int e = 0; e < kEach; ++e) raw[j][e] = position >= 0 ? widen(from[e * kWarp]) : 0.0f;
+    }
+#pragma unroll 1
+    for (int left = rows; left > 0; left -= kBatch) {
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (i < left) {
+#pragma unroll
+          for (int e = 0; e < kEach; ++e) raw[kBefore + i][e] = widen(in[e * kWarp]);
+          in += x.stride;
+        }
+      }
+      float v[kBatch * kEach];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) {
+          v[i * kEach + e] = convolved(tap[e], raw[i][e], raw[i + 1][e], raw[i + 2][e], raw[i + 3][e]);
+        }
+      }
+      silu_all(v);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        float norm = 1.0f, squares = 0.0f;
+        if (!is_value) {
+#pragma unroll
+          for (int e = 0; e < kEach; ++e) squares = num::fma(v[i * kEach + e], v[i * kEach + e], squares);
+          norm = num::rsqrt(num::add(warp_fold(squares), 1e-6f));
+        }
+        if (i < left) {
+#pragma unroll
+          for (int e = 0; e < kEach; ++e) put(out + e * kWarp, is_value ? v[i * kEach + e] : num::mul(num::mul(v[i * kEach + e], norm), scale));
+          out += y.stride;
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kBefore; ++j) {
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) raw[j][e] = raw[kBatch + j][e];
+      }
     }
   }
 }

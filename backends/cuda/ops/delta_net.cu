@@ -1,7 +1,7 @@
 // delta_net.cu: a delta net's decode and verify rows in one launch: gates, convolution, delta rule, gated norm
 //   x [T, C], z, y [T, value channels] bf16; a, b [T, value_heads] f32; S [slots, value_heads, Dim, Dim] f32
-//   map    block = a value head of a range. First a warp takes a head (q, k or v) of a row through convolution and norm;
-//          then a warp has 16 columns of S, half a column a lane, in registers from the first row to the last; then a
+//   map    block = a value head of a range. First a thread takes a column of q, k or v of a row through the convolution, a
+//          warp q or k of a row through the norm; then a warp has 16 columns of S, half a column a lane, in registers from the first row to the last; then a
 //          warp takes a row through the gated norm. Value heads of one key head convolve it each for itself
 //   early  S, the records that it takes and the ring's rows were left by the step before: they are asked for before the
 //          launches of this step that come first have ended, and are there when the rows are convolved
@@ -44,31 +44,35 @@ struct Params {
   bool normed;
 };
 
-// Shared memory, for `rows` of a range at most: taps, keys of old records, q, k and v (in v's place at last the outputs), and
-// inputs of the three rows before and of the rows, then z.
+// Shared memory, for `rows` of a range at most: taps, the norm's weight, records that S takes, q, k and v (in v's place at last
+// the outputs), gates, then inputs of the three rows before and of the rows, and z.
 template <int Dim>
 struct Room {
   static constexpr int kChannels = kParts * Dim;
   float4* taps;
-  float *old_keys, *mixed, *decay, *beta, *old_decay;
-  Bf16 *inputs, *z;
+  float *weight, *old_keys, *old_us, *mixed, *decay, *beta, *old_decay;
+  Bf16 *inputs, *zs;
   __device__ __forceinline__ Room(float4* at, int rows)
       : taps(at),
-        old_keys(reinterpret_cast<float*>(taps + kChannels)),
-        mixed(old_keys + rows * Dim),
+        weight(reinterpret_cast<float*>(taps + kChannels)),
+        old_keys(weight + Dim),
+        old_us(old_keys + rows * Dim),
+        mixed(old_us + rows * Dim),
         decay(mixed + rows * kChannels),
         beta(decay + rows),
         old_decay(beta + rows),
         inputs(reinterpret_cast<Bf16*>(old_decay + rows)),
-        z(inputs + (kBefore + rows) * kChannels) {}
+        zs(inputs + (kBefore + rows) * kChannels) {}
   static std::size_t bytes(int rows) {
-    return static_cast<std::size_t>(kChannels * 16 + rows * (Dim + kChannels + 3) * 4 +
+    return static_cast<std::size_t>(kChannels * 16 + (Dim + rows * (2 * Dim + kChannels + 3)) * 4 +
                                     ((kBefore + rows) * kChannels + rows * Dim) * 2);
   }
   __device__ __forceinline__ float* row(int i, int part) const { return mixed + i * kChannels + part * Dim; }
   __device__ __forceinline__ float* old_key(int i) const { return old_keys + i * Dim; }
+  __device__ __forceinline__ float* old_u(int i) const { return old_us + i * Dim; }
   __device__ __forceinline__ float* out(int i) const { return row(i, 2); }
   __device__ __forceinline__ Bf16* input(int i) const { return inputs + (kBefore + i) * kChannels; }  // from -3 on
+  __device__ __forceinline__ Bf16* z(int i) const { return zs + i * Dim; }
 };
 
 // The range number `index` of those that decode or verify, or null.
@@ -94,58 +98,68 @@ struct Tokens {
                      : (part == 1 ? d.key_channels() : 0) + std::int64_t{key_head_of(d, head)} * Dim;
   }
 
-  // Records that S takes, inputs of the rows before the first, taps.
+  // Records that S takes, inputs of the rows before the first, taps, weight. Of a row a thread has a column of q or k and
+  // one of v or z.
   __device__ __forceinline__ void load_past() const {
-    const int t = static_cast<int>(threadIdx.x);
+    const int t = static_cast<int>(threadIdx.x), column = t % Dim;
     const RecordsView old = records_of(p.state, r.slot, r.half, head);
-    for (int i = t; i < r.keep * Dim; i += kThreads) room.old_keys[i] = old.key[i / Dim * old.key_stride + i % Dim];
+    for (int i = t; i < 2 * r.keep * Dim; i += kThreads) {  // keys by one half of the threads, u by the other
+      const int record = i / (2 * Dim);
+      (t < Dim ? room.old_key(record) : room.old_u(record))[column] =
+          t < Dim ? old.key[record * old.key_stride + column] : old.u[record * old.u_stride + column];
+    }
     if (t < r.keep) room.old_decay[t] = old.decay[t * old.decay_stride];
-    for (int c = t; c < Room<Dim>::kChannels; c += kThreads) {
-      const std::int64_t from = channel(c / Dim) + c % Dim;
-      room.taps[c] = *reinterpret_cast<const float4*>(p.taps + from * kConvTaps);
+    if (p.normed && t < Dim) room.weight[t] = p.weight[t];
+#pragma unroll
+    for (int second = 0; second < 2; ++second) {
+      const int part = second == 0 ? t / Dim : 2, at = part * Dim + column;
+      if (second == 1 && t >= Dim) break;
+      const std::int64_t from = channel(part) + column;
+      room.taps[at] = *reinterpret_cast<const float4*>(p.taps + from * kConvTaps);
 #pragma unroll
       for (int j = -kBefore; j < 0; ++j) {
         const std::int64_t position = r.position + j;
-        room.input(j)[c] = position >= 0 ? conv_row<Bf16>(p.state, r.slot, position)[from] : Bf16{0};
+        room.input(j)[at] = position >= 0 ? conv_row<Bf16>(p.state, r.slot, position)[from] : Bf16{0};
       }
     }
   }
   // z, and inputs of the rows, which the ring takes too.
   __device__ __forceinline__ void load_rows() const {
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); p.normed && i < r.rows * Dim; i += kThreads) {
-      room.z[i] = p.z.row(std::int64_t{r.first_row} + i / Dim)[std::int64_t{head} * Dim + i % Dim];
-    }
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < r.rows * Room<Dim>::kChannels; i += kThreads) {
-      const int row = i / Room<Dim>::kChannels, c = i % Room<Dim>::kChannels, part = c / Dim;
-      const std::int64_t from = channel(part) + c % Dim;
-      const Bf16 x = p.x.row(std::int64_t{r.first_row} + row)[from];
-      room.input(0)[i] = x;
-      if (part == 2 || keeps_key) conv_row<Bf16>(p.state, r.slot, r.position + row)[from] = x;
+    const int t = static_cast<int>(threadIdx.x), part = t / Dim, column = t % Dim;
+    const bool is_v = part == 0;  // else z
+    const std::int64_t from = channel(part) + column, from_v = channel(2) + column, of_head = std::int64_t{head} * Dim + column;
+#pragma unroll 2
+    for (int i = 0; i < r.rows; ++i) {
+      const std::int64_t row = std::int64_t{r.first_row} + i;
+      const Bf16 x = p.x.row(row)[from];
+      const Bf16 other = is_v ? p.x.row(row)[from_v] : p.normed ? p.z.row(row)[of_head] : Bf16{0};
+      Bf16* const ring = conv_row<Bf16>(p.state, r.slot, r.position + i);
+      room.input(i)[t] = x;
+      if (keeps_key) ring[from] = x;
+      (is_v ? room.input(i) + 2 * Dim : room.z(i))[column] = other;
+      if (is_v) ring[from_v] = other;
     }
   }
 
-  // q, k or v of a row. A lane reads what it wrote itself: few registers, as those of S are taken.
-  __device__ __forceinline__ void convolve(int i, int part) const {
-    float *const to = room.row(i, part), squares = 0.0f;
-#pragma unroll 1
-    for (int c = lane; c < Dim; c += kWarp) {
-      const int at = part * Dim + c;
-      const float v = silu_of(convolved(room.taps[at], widen(room.input(i - 3)[at]), widen(room.input(i - 2)[at]),
-                                        widen(room.input(i - 1)[at]), widen(room.input(i)[at])));
-      squares = num::fma(v, v, squares);
-      to[c] = v;
-    }
-    float norm = 1.0f, scale = 1.0f;
-    if (part != 2) norm = num::rsqrt(num::add(warp_fold(squares), 1e-6f)), scale = part == 0 ? p.q_scale : 1.0f;
-    float* const key = records_of(p.state, r.slot, 1 - r.half, head).key + i * p.state.shape.key_channels();
-#pragma unroll 1
-    for (int c = lane; c < Dim; c += kWarp) {
-      const float v = part == 2 ? to[c] : num::mul(num::mul(to[c], norm), scale);
-      const float kept = as_stored(static_cast<const Bf16*>(nullptr), v);
-      to[c] = kept;
-      if (part == 1 && keeps_key) key[c] = kept;
+  // 32 columns of q, k or v of a row: few registers at once, as those of S are taken.
+  __device__ __forceinline__ void convolve(int i, int c) const {
+    const float v = silu_of(convolved(room.taps[c], widen(room.input(i - 3)[c]), widen(room.input(i - 2)[c]),
+                                      widen(room.input(i - 1)[c]), widen(room.input(i)[c])));
+    room.row(i, 0)[c] = c < 2 * Dim ? v : as_stored(static_cast<const Bf16*>(nullptr), v);
+  }
+  // q or k of a row to norm 1.
+  __device__ __forceinline__ void normalise(int i, int part) const {
+    float* const row = room.row(i, part) + lane;
+    float v[kEach], squares = 0.0f;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) v[e] = row[e * kWarp], squares = num::fma(v[e], v[e], squares);
+    const float norm = num::rsqrt(num::add(warp_fold(squares), 1e-6f)), scale = part == 0 ? p.q_scale : 1.0f;
+    float* const key = records_of(p.state, r.slot, 1 - r.half, head).key + i * p.state.shape.key_channels() + lane;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      const float kept = as_stored(static_cast<const Bf16*>(nullptr), num::mul(num::mul(v[e], norm), scale));
+      row[e * kWarp] = kept;
+      if (part == 1 && keeps_key) key[e * kWarp] = kept;
     }
   }
 
@@ -177,8 +191,8 @@ struct Tokens {
 #pragma unroll
     for (int e = 0; e < kEach; ++e) {
       const int c = lane + e * kWarp;
-      const float open = silu_of(widen(room.z[i * Dim + c]));
-      put(p.y.row(row) + first + c, num::mul(num::mul(num::mul(v[e], f), p.weight[c]), open));
+      const float open = silu_of(widen(room.z(i)[c]));
+      put(p.y.row(row) + first + c, num::mul(num::mul(num::mul(v[e], f), room.weight[c]), open));
     }
   }
 };
@@ -211,22 +225,29 @@ __global__ void __launch_bounds__(Tokens<Dim>::kThreads, Dim == 128 ? kBlocks : 
 
   wait_for_launches_before();
   block.load_rows();
-  if (warp == Block::kWarps - 1) block.gates();
+  __syncthreads();
+  if (warp == Block::kWarps - 1) {
+    block.gates();
+  } else {
+#pragma unroll 1
+    for (int at = warp * kWarp + lane; at < r.rows * Room<Dim>::kChannels; at += (Block::kWarps - 1) * kWarp) {
+      block.convolve(at / Room<Dim>::kChannels, at % Room<Dim>::kChannels);
+    }
+  }
   __syncthreads();
 #pragma unroll 1
-  for (int unit = warp; unit < kParts * r.rows; unit += Block::kWarps) block.convolve(unit / kParts, unit % kParts);
-  __syncthreads();
+  for (int unit = warp; unit < 2 * r.rows; unit += Block::kWarps) block.normalise(unit / 2, unit % 2);
 
   if (r.keep > 0) {
 #pragma unroll 1
     for (int i = 0; i < r.keep; ++i) {
-      const float decay = room.old_decay[i],
-                  u = records_of(p.state, r.slot, r.half, head).u[i * p.state.shape.value_channels() + column];
+      const float decay = room.old_decay[i], u = room.old_u(i)[column];
       own.each(room.old_key(i), [&](float& s_k, float of_k) { s_k = num::fma(of_k, u, num::mul(decay, s_k)); });
     }
 #pragma unroll
     for (int k = 0; k < own.kRows; ++k) s[std::int64_t{k} * Dim] = own.s[k];
   }
+  __syncthreads();
 #pragma unroll 1
   for (int i = 0; i < r.rows; ++i) {
     const float decay = room.decay[i], *const key = room.row(i, 1);
@@ -246,10 +267,20 @@ __global__ void __launch_bounds__(Tokens<Dim>::kThreads, Dim == 128 ? kBlocks : 
   for (int i = warp; i < r.rows; i += Block::kWarps) block.store(i);
 }
 
+std::size_t shared_bytes(const DeltaShape& d, int rows) { return d.key_dim == 32 ? Room<32>::bytes(rows) : Room<128>::bytes(rows); }
+// Of a block, on the card that is chosen.
+std::size_t most_shared() {
+  int card = 0, bytes = 0;
+  cudaGetDevice(&card);
+  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, card);
+  return static_cast<std::size_t>(bytes);
+}
+
 template <int Dim>
 void launch(const Launch& to, const Params& p) {
   const dim3 grid(static_cast<unsigned>(p.state.shape.value_heads), static_cast<unsigned>(to.max_ranges));
   const auto bytes = static_cast<unsigned>(Room<Dim>::bytes(p.state.records));
+  if (bytes > 48 * 1024) cudaFuncSetAttribute(tokens<Dim>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   launch_early(tokens<Dim>, grid, Tokens<Dim>::kThreads, bytes, to.stream, p);
 }
 
@@ -265,7 +296,9 @@ const char* refuse_delta_tokens(const DeltaNetArgs& n) {
   if (d.key_dim != d.value_dim || (d.key_dim != 32 && d.key_dim != 128)) return "heads are not of 32 or 128";
   if (!in_bf16(n.conv.x) || !in_bf16(n.rule.y) || n.conv.state.operand != DType::bf16) return "rows are not bf16";
   if (n.normed && (n.norm.group != d.value_dim || !in_bf16(n.norm.z) || !in_bf16(n.norm.y))) return "the norm has other groups";
-  if (n.conv.state.records > kMostRows || Room<128>::bytes(n.conv.state.records) > 48 * 1024) return "too many rows can be taken back";
+  if (n.conv.state.records > kMostRows || shared_bytes(d, n.conv.state.records) > most_shared()) {
+    return "the card has not the shared memory for the rows that can be taken back";
+  }
   return nullptr;
 }
 
