@@ -39,7 +39,7 @@ __device__ __forceinline__ void gates_of(const Gates& s, int heads, std::int64_t
 }
 
 template <class T, int kEach>  // columns of a lane: lane, lane + 32, ..
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     front(const StepView* steps, TypedRows<T> x, const float* taps, DeltaLayerView state, Section section, float q_scale,
           TypedRows<T> y, const Gates gates) {
   const StepView& step = *steps;

@@ -42,15 +42,16 @@ struct Params {
   const float* weight;
   float inverse, eps;
   bool normed;
+  int ahead;  // blocks that the card has at once, all of them
 };
 
 // Shared memory, for `rows` of a range at most: taps, the norm's weight, records that S takes, q, k and v (in v's place at last
-// the outputs), gates, then inputs of the three rows before and of the rows, and z.
+// the outputs), gates, silu of z, then inputs of the three rows before and of the rows, and z.
 template <int Dim>
 struct Room {
   static constexpr int kChannels = kParts * Dim;
   float4* taps;
-  float *weight, *old_keys, *old_us, *mixed, *decay, *beta, *old_decay;
+  float *weight, *old_keys, *old_us, *mixed, *open, *decay, *beta, *old_decay;
   Bf16 *inputs, *zs;
   __device__ __forceinline__ Room(float4* at, int rows)
       : taps(at),
@@ -58,13 +59,14 @@ struct Room {
         old_keys(weight + Dim),
         old_us(old_keys + rows * Dim),
         mixed(old_us + rows * Dim),
-        decay(mixed + rows * kChannels),
+        open(mixed + rows * kChannels),
+        decay(open + rows * Dim),
         beta(decay + rows),
         old_decay(beta + rows),
         inputs(reinterpret_cast<Bf16*>(old_decay + rows)),
         zs(inputs + (kBefore + rows) * kChannels) {}
   static std::size_t bytes(int rows) {
-    return static_cast<std::size_t>(kChannels * 16 + (Dim + rows * (2 * Dim + kChannels + 3)) * 4 +
+    return static_cast<std::size_t>(kChannels * 16 + (Dim + rows * (3 * Dim + kChannels + 3)) * 4 +
                                     ((kBefore + rows) * kChannels + rows * Dim) * 2);
   }
   __device__ __forceinline__ float* row(int i, int part) const { return mixed + i * kChannels + part * Dim; }
@@ -81,6 +83,18 @@ __device__ __forceinline__ const RangeView* token_range(const StepView& step, in
   if (at >= step.first_range[static_cast<int>(Section::prefill)]) return nullptr;
   const RangeView* const r = step.range + at;
   return r->rows > 0 ? r : nullptr;
+}
+
+// S of the block that will come in this one's place, into the L2.
+template <int Dim>
+__device__ __forceinline__ void ask_ahead(const Params& p) {
+  const int heads = static_cast<int>(gridDim.x), next = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x) + p.ahead;
+  const RangeView* const range = token_range(*p.steps, next / heads);
+  if (range == nullptr) return;
+  const auto* const s = reinterpret_cast<const std::byte*>(state_of(p.state, range->slot, next % heads));
+  for (int at = static_cast<int>(threadIdx.x) * 128; at < Dim * Dim * 4; at += static_cast<int>(blockDim.x) * 128) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(s + at));
+  }
 }
 
 template <int Dim>
@@ -141,8 +155,12 @@ struct Tokens {
     }
   }
 
-  // 32 columns of q, k or v of a row: few registers at once, as those of S are taken.
+  // A column of q, k, v or z of a row: few registers at once, as those of S are taken.
   __device__ __forceinline__ void convolve(int i, int c) const {
+    if (c >= Room<Dim>::kChannels) {
+      room.open[i * Dim + c - Room<Dim>::kChannels] = silu_of(widen(room.z(i)[c - Room<Dim>::kChannels]));
+      return;
+    }
     const float v = silu_of(convolved(room.taps[c], widen(room.input(i - 3)[c]), widen(room.input(i - 2)[c]),
                                       widen(room.input(i - 1)[c]), widen(room.input(i)[c])));
     room.row(i, 0)[c] = c < 2 * Dim ? v : as_stored(static_cast<const Bf16*>(nullptr), v);
@@ -163,13 +181,20 @@ struct Tokens {
     }
   }
 
-  __device__ __forceinline__ void gates() const {
-    if (lane >= r.rows) return;
+  struct Gates {
+    float a, b, neg_exp_a, dt_bias;
+  };
+  // A lane has those of a row; asked for with the rows.
+  __device__ __forceinline__ Gates load_gates() const {
+    if (warp != kWarps - 1 || lane >= r.rows) return {};
     const std::int64_t row = std::int64_t{r.first_row} + lane;
-    const float g = num::mul(p.neg_exp_a[head], num::softplus(num::add(p.a.row(row)[head], p.dt_bias[head])));
-    const float decay = num::exp(g);
+    return {p.a.row(row)[head], p.b.row(row)[head], p.neg_exp_a[head], p.dt_bias[head]};
+  }
+  __device__ __forceinline__ void gates(const Gates& of) const {
+    if (lane >= r.rows) return;
+    const float decay = num::exp(num::mul(of.neg_exp_a, num::softplus(num::add(of.a, of.dt_bias))));
     room.decay[lane] = decay;
-    room.beta[lane] = num::sigmoid(p.b.row(row)[head]);
+    room.beta[lane] = num::sigmoid(of.b);
     const RecordsView own = records_of(p.state, r.slot, 1 - r.half, head);
     own.decay[lane * own.decay_stride] = decay;
   }
@@ -191,8 +216,7 @@ struct Tokens {
 #pragma unroll
     for (int e = 0; e < kEach; ++e) {
       const int c = lane + e * kWarp;
-      const float open = silu_of(widen(room.z(i)[c]));
-      put(p.y.row(row) + first + c, num::mul(num::mul(num::mul(v[e], f), room.weight[c]), open));
+      put(p.y.row(row) + first + c, num::mul(num::mul(num::mul(v[e], f), room.weight[c]), room.open[i * Dim + c]));
     }
   }
 };
@@ -222,16 +246,18 @@ __global__ void __launch_bounds__(Tokens<Dim>::kThreads, Dim == 128 ? kBlocks : 
 #pragma unroll
   for (int k = 0; k < own.kRows; ++k) own.s[k] = s[std::int64_t{k} * Dim];
   block.load_past();
+  if (p.ahead > 0) ask_ahead<Dim>(p);
 
   wait_for_launches_before();
+  const typename Block::Gates gates = block.load_gates();
   block.load_rows();
   __syncthreads();
   if (warp == Block::kWarps - 1) {
-    block.gates();
+    block.gates(gates);
   } else {
 #pragma unroll 1
-    for (int at = warp * kWarp + lane; at < r.rows * Room<Dim>::kChannels; at += (Block::kWarps - 1) * kWarp) {
-      block.convolve(at / Room<Dim>::kChannels, at % Room<Dim>::kChannels);
+    for (int at = warp * kWarp + lane; at < r.rows * (kParts + 1) * Dim; at += (Block::kWarps - 1) * kWarp) {
+      block.convolve(at / ((kParts + 1) * Dim), at % ((kParts + 1) * Dim));
     }
   }
   __syncthreads();
@@ -310,7 +336,7 @@ void delta_tokens(const Launch& to, const DeltaNetArgs& n, bool norm) {
   const DeltaShape& d = n.conv.state.shape;
   Params p{to.step, typed<const Bf16>(n.conv.x), n.conv.taps, typed<const float>(n.gates.a), typed<const float>(n.gates.b),
            n.gates.neg_exp_a, n.gates.dt_bias, n.conv.state, static_cast<float>(1.0 / std::sqrt(static_cast<double>(d.key_dim))),
-           typed<Bf16>(n.rule.y), {}, {}, nullptr, 0.0f, 0.0f, norm};
+           typed<Bf16>(n.rule.y), {}, {}, nullptr, 0.0f, 0.0f, norm, 2 * to.multiprocessors};
   if (norm) {
     p.z = typed<const Bf16>(n.norm.z);
     p.y = typed<Bf16>(n.norm.y);
