@@ -10,6 +10,7 @@
 //   needs nothing; any arch
 #include "backends/cuda/device/sequence.cuh"
 #include "backends/cuda/device/tree.cuh"
+#include "backends/cuda/ops/attention_units.h"
 #include "backends/cuda/ops/sequence.h"
 #include "core/state/state_layout.h"
 
@@ -280,6 +281,7 @@ void by_width(const Launch& to, const AttentionTask<T>& task) {
 
 void attention(const Launch& to, const AttentionArgs& a) {
   if (to.max_rows <= 0 || to.max_ranges <= 0) return;
+  if (a.units && a.section == Section::prefill) return attention_units(to, a);
   with_type(a.q.dtype, [&]<class T>(T*) {
     const AttentionTask<T> task{typed<T>(a.q),
                                 typed<T>(a.y),

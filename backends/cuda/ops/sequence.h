@@ -64,7 +64,12 @@ struct AttentionArgs {
   KvLayerView state;
   Section section;
   View y;
+  // Prefill rows are computed on matrix units (core/numerics/attention_order.h); else as core/ops/ops.h says.
+  bool units = false;
 };
+bool attention_on_units(ArchPath path, const AttentionShape& shape);
+// Which kernel serves; for StepStats.
+std::string attention_kernel(const AttentionArgs& args);
 void attention(const Launch& to, const AttentionArgs& args);
 
 // State at rest. `to` is float32: S [value_heads, key_dim, value_dim] with the slot's first `keep` records of
