@@ -1,0 +1,32 @@
+// attention_order.h: how profiles sm90 and sm120 compute prefill rows of Attention (core/ops/ops.h) on matrix units, for the
+// head sizes that attention_on_units() names. For the row at position p and one head:
+//
+//   mma(c; a b)   as in delta_order.h: fused sums (fused_dot.h) of groups of 16, F = 25, ascending; c is +0 where none is
+//                 given. q and k over all of head_dim, keys over all 64 of a tile
+//   tiles         of 64 keys at absolute positions, ascending, up to the one that holds p; no splits. m, l, O start at -inf, 0, 0
+//
+//   x_j  = mma(q k_j) * scale                     bf16; -inf for keys beyond p
+//   m'   = max(m, max over the tile's x_j)        NaN ignored
+//   f    = 1 where m' == m, else num::exp(m - m') so 0 at the first tile
+//   w_j  = num::exp(x_j - m')                     0 for keys beyond p; 1 where x_j == m', so that infinities leave no NaN
+//   l    = fma(l, f, sum of w_j)                  four chains of additions from +0, chain c of the keys j of the tile with
+//                                                 (j / 2) % 4 == c, ascending; then (0 + 1) + (2 + 3)
+//   O[d] = mma(f * O[d]; bf16(w_j) v_j[d])        bf16, over the tile's 64 keys
+//   y[d] = O[d] * num::div(1, l)                  behind the last tile
+//
+// Values of keys that the sequence does not have yet, beyond the rows of this batch, count as +0. A key or value that is no
+// number makes rows no numbers that share its tile, earlier ones too. Queries of other heads and rows change nothing.
+#pragma once
+
+#include "core/numerics/matrix_order.h"
+#include "core/ops/ops.h"
+
+namespace nibble::num {
+
+constexpr int kAttentionTile = 64;
+
+NIBBLE_HD constexpr bool attention_on_units(const AttentionShape& s) {
+  return s.head_dim == 64 || s.head_dim == 128 || s.head_dim == 256;
+}
+
+}  // namespace nibble::num
