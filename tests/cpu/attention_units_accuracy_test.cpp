@@ -31,6 +31,8 @@ double measured(const AttentionRows& r, const std::string& name) {
   return off;
 }
 
+// Seen with scores of about 0.1, 1, 4: 1.96e-3, 1.93e-3, 1.72e-3 (head_dim 64), 1.95e-3, 1.98e-3, 1.72e-3 (128),
+// 1.98e-3, 1.97e-3, 1.73e-3 (256). Rounding y alone: 1.5e-3 to 1.7e-3.
 TEST(AttentionUnitsAccuracy, InputsLikeAModels) {
   for (const int dim : {64, 128, 256}) {
     for (const float sharp : {0.1f, 1.0f, 4.0f}) {
@@ -38,7 +40,7 @@ TEST(AttentionUnitsAccuracy, InputsLikeAModels) {
       r.scale *= sharp;
       char name[64];
       std::snprintf(name, sizeof name, "head_dim %d, scores of about %g", dim, static_cast<double>(sharp));
-      EXPECT_LE(measured(r, name), 3e-3) << name;
+      EXPECT_LE(measured(r, name), 2.2e-3) << name;
     }
   }
 }
@@ -46,10 +48,10 @@ TEST(AttentionUnitsAccuracy, InputsLikeAModels) {
 struct Hard {
   const char* name;
   void (*make)(AttentionRows&);
-  double bound;  // what was measured, rounded up
+  double bound;  // of the relative L2 error: what was measured, rounded up
 };
 const Hard kHard[] = {
-    {"as they are", [](AttentionRows&) {}, 3e-3},
+    {"as they are", [](AttentionRows&) {}, 2.5e-3},
     {"one huge score",
      [](AttentionRows& r) {
        for (std::int64_t d = 0; d < r.shape.head_dim; ++d) {
@@ -60,8 +62,8 @@ const Hard kHard[] = {
          }
        }
      },
-     3e-3},
-    {"equal scores", [](AttentionRows& r) { std::fill(r.q.begin(), r.q.end(), 0.0f); }, 3e-3},
+     5e-4},
+    {"equal scores", [](AttentionRows& r) { std::fill(r.q.begin(), r.q.end(), 0.0f); }, 1.8e-3},
     {"scores that rise",
      [](AttentionRows& r) {
        for (std::int64_t i = 0; i < r.rows; ++i) r.q[at(i * r.shape.head_dim)] = 4.0f;
@@ -69,12 +71,12 @@ const Hard kHard[] = {
          r.k[at(j * r.shape.head_dim)] = bf16(0.01f * static_cast<float>(j));
        }
      },
-     3e-3},
+     2.5e-3},
     {"values of one sign",
      [](AttentionRows& r) {
        for (float& v : r.v) v = std::fabs(v);
      },
-     3e-3},
+     1.6e-3},
 };
 TEST(AttentionUnitsAccuracy, HardInputsOf4096Keys) {
   for (const int dim : {64, 256}) {
