@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "tests/cpu/attention_units_reference.h"
+#include "tests/cpu/sequence_world.h"
 
 namespace nibble::test {
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "tests/cpu/delta_units_reference.h"
-#include "tests/cpu/units_support.h"
+#include "tests/cpu/sequence_world.h"
 
 namespace nibble::test {
 

@@ -1,13 +1,16 @@
 // units_support.h: what the tests of the ops on matrix units share: sums of the units, random numbers, bytes.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <bit>
 #include <cmath>
 #include <numbers>
+#include <string>
 
 #include "core/numerics/codecs.h"
 #include "core/numerics/fused_dot.h"
-#include "tests/cpu/sequence_world.h"
+#include "tests/cpu/sequence_alone.h"
 
 namespace nibble::test {
 
