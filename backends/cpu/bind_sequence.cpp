@@ -3,6 +3,7 @@
 
 #include "backends/cpu/binder.h"
 #include "backends/cpu/ops/sequence_ops.h"
+#include "core/numerics/attention_order.h"
 #include "core/numerics/delta_order.h"
 
 namespace nibble::cpu {
@@ -130,7 +131,8 @@ Binder::Call Binder::call(const Attention& a) {
   bound_.limits.attention = true;
   output_ = a.y;
   section_ = &a.section;
-  return [&l = l_, q, y, scale = a.scale, layer = a.layer, section = a.section](const Step& step) {
+  const bool units = num::attention_on_units(a.shape) && prefill_units_of(l_.profile) == PrefillUnits::sm90;
+  return [&l = l_, q, y, units, scale = a.scale, layer = a.layer, section = a.section](const Step& step) {
     SequenceContext c = context(l);
     attention(c, l.kv,
               {{q.data, q.stride},
@@ -138,7 +140,8 @@ Binder::Call Binder::call(const Attention& a) {
                layer,
                step.ranges(section),
                step.batch.pages,
-               {y.data, y.stride}});
+               {y.data, y.stride},
+               units});
   };
 }
 

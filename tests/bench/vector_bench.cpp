@@ -190,6 +190,15 @@ void attention(const cpu::SequenceKernels& k) {
                 l.data(), o.data(), scores.data(), factor.data(), count.data()});
     });
   }
+  std::vector<float> work(static_cast<std::size_t>(cpu::attend_units_work_floats(dim))), exact = kv, near = q;
+  for (std::vector<float>* all : {&exact, &near}) {
+    for (float& x : *all) x = num::bf16_to_float(num::float_to_bf16(x));
+  }
+  const std::int64_t end = tiles * cpu::kTile;
+  flop("attend_units, 16 rows of 256", 4.0 * 16 * dim * tiles * cpu::kTile, [&] {
+    k.attend_units({near.data(), dim, 16, dim, end - 16, end, 0.0625f, exact.data(), page, pages.data(), o.data(), dim,
+                    work.data()});
+  });
   const std::vector<float> rope = values(64, 9, 1), w = values(dim, 10, 1);
   element("rope, 256, to rows", dim, [&] { k.rope({q.data(), w.data(), rope.data(), 1e-6f, dim, 64, o.data(), 1}); });
   element("rope, 256, to a page", dim,

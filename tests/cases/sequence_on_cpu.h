@@ -217,7 +217,8 @@ class AttentionOnCpu {
     Row q, k, v, rotated, y;
   };
 
-  AttentionOnCpu(const AttentionCase& c, std::int32_t slots, std::int64_t positions)
+  // `units`: prefill rows as core/numerics/attention_order.h has them.
+  AttentionOnCpu(const AttentionCase& c, std::int32_t slots, std::int64_t positions, bool units = false)
       : of(c),
         pages_each_((positions + 63) / 64),
         positions_(positions),
@@ -230,6 +231,7 @@ class AttentionOnCpu {
         q_norm(noise_row(903, 0, c.shape.head_dim)),
         k_norm(noise_row(904, 0, c.shape.head_dim)),
         scale(static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.shape.head_dim)))),
+        units_(units),
         next_(at(slots), 0) {
     std::memset(memory_.data, 0xFF, bytes_);
     for (std::int64_t i = slots * pages_each_; i > 0; --i) pages.push_back(static_cast<std::int32_t>(i));
@@ -302,7 +304,7 @@ class AttentionOnCpu {
     cpu::SequenceContext context = cpu_.context();
     for (const Section part : kSections) {
       cpu::attention(context, arena_, {{s.rotated.data(), cols()}, scale, 0, of_section(s.ranges, part), pages,
-                                       {s.y.data(), cols()}});
+                                       {s.y.data(), cols()}, units_});
     }
   }
   std::int64_t cols() const { return std::int64_t{of.shape.heads} * of.shape.head_dim; }
@@ -331,6 +333,7 @@ class AttentionOnCpu {
   OpDigest digest;
 
  private:
+  bool units_;
   std::vector<std::int64_t> next_;
 };
 

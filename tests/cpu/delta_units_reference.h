@@ -9,9 +9,8 @@
 #include "backends/cpu/ops/sequence_ops.h"
 #include "core/numerics/codecs.h"
 #include "core/numerics/delta_order.h"
-#include "core/numerics/fused_dot.h"
 #include "core/numerics/row_scale.h"
-#include "tests/cpu/sequence_reference.h"
+#include "tests/cpu/units_support.h"
 
 namespace nibble::test {
 
@@ -25,21 +24,12 @@ struct DeltaHead {  // rows of one value head, and the state before them
   PrefillUnits units = PrefillUnits::sm90;
 };
 
-inline float bf16(float x) { return num::bf16_to_float(num::float_to_bf16(x)); }
 inline float f16(float x, int e = 0) { return num::f16_to_float(num::weight_to_f16(x, e)); }
 
 namespace units {
 
 constexpr int kRows = 64;
 
-template <int Group, int F, int MinExponent>
-float mma(float c, const Row& a, const Row& b) {
-  for (std::size_t x = 0; x < a.size(); x += Group) {
-    c = num::fused_dot<Group, F, 24, MinExponent>(a.data() + x, b.data() + x, c);
-  }
-  return c;
-}
-constexpr auto mma_bf16 = mma<16, 25, num::kBf16MinExponent>;
 constexpr auto mma_tf32 = mma<8, 25, num::kBf16MinExponent>;
 constexpr auto mma_f16 = mma<4, 23, num::kF16MinExponent>;
 inline Row slice(const Row& from, std::int64_t begin, std::int64_t count, std::int64_t step = 1) {

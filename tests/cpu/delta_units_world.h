@@ -3,43 +3,11 @@
 #pragma once
 
 #include <limits>
-#include <numbers>
 
 #include "tests/cpu/delta_units_reference.h"
 #include "tests/cpu/sequence_world.h"
 
 namespace nibble::test {
-
-// Standard normal numbers (Box and Muller) from noise().
-class Normal {
- public:
-  explicit Normal(std::uint64_t seed, float (*round)(float) = bf16) : seed_(seed), round_(round) {}
-  float operator()() {
-    const double u = 0.5 + 0.499999 * static_cast<double>(noise(seed_, next_, 0)), v = noise(seed_, next_, 1);
-    ++next_;
-    return static_cast<float>(std::sqrt(-2.0 * std::log(u)) * std::cos(std::numbers::pi * v));
-  }
-  Row row(std::int64_t count, float size = 1.0f) {
-    Row r(at(count));
-    for (float& x : r) x = round_(size * (*this)());
-    return r;
-  }
-  Row unit(std::int64_t count, float size) {
-    Row r(at(count));
-    double sum = 0;
-    for (float& x : r) x = (*this)();
-    for (const float x : r) sum += static_cast<double>(x) * static_cast<double>(x);
-    for (float& x : r) x = round_(size * x / static_cast<float>(std::sqrt(sum)));
-    return r;
-  }
-
- private:
-  std::uint64_t seed_;
-  float (*round_)(float);
-  std::int64_t next_ = 0;
-};
-
-inline void append(Row& to, const Row& from) { to.insert(to.end(), from.begin(), from.end()); }
 
 inline const char* name_of(PrefillUnits units) { return units == PrefillUnits::sm70 ? "sm70" : "sm90"; }
 
@@ -151,13 +119,6 @@ inline Row run(const std::string& isa, DeltaHead& h, const Records& records = {}
 }
 
 // NaN has one pattern where y and S come from matrix instructions.
-inline void expect_bytes(const Row& got, const Row& want, const std::string& where) {
-  ASSERT_EQ(got.size(), want.size()) << where;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]), std::bit_cast<std::uint32_t>(want[i]))
-        << where << ": element " << i << ": got " << got[i] << ", expected " << want[i];
-  }
-}
 inline void expect_contract(const DeltaHead& h, const Records& records, const std::string& where) {
   DeltaHead plain = h;
   take(records, plain);

@@ -8,57 +8,13 @@
 
 #include <cassert>
 
-#include "backends/cpu/kernels/fused_group.h"
 #include "backends/cpu/kernels/lanes.h"
 #include "backends/cpu/kernels/rounding.h"
 #include "backends/cpu/kernels/sequence_table.h"
+#include "backends/cpu/kernels/unit_product.h"
 #include "core/numerics/delta_order.h"
 
 namespace nibble::cpu::NIBBLE_ISA {
-
-template <int Min>
-struct Left {  // [rows, stride]
-  float* values;
-  std::int32_t* exponents;
-  int rows, stride;
-  bool ordinary;
-
-  void finish() {
-    const int count = rows * stride;
-    std::int32_t others = 0;
-    for (int i = 0; i < count; ++i) {
-      exponents[i] = row_exponent<Min>(values[i]);
-      others |= is_ordinary<Min>(values[i]) ? 0 : 1;
-    }
-    ordinary = others == 0;
-  }
-};
-
-template <int Min>
-struct Right {  // [rows, 16]
-  float* values;
-  std::int16_t* exponents;
-  int rows;
-  bool ordinary;
-
-  void finish() { ordinary = panel_exponents<Min>(values, rows, exponents); }
-};
-
-template <int G, int F, int Min, int Rows>
-__attribute__((noinline)) void delta_row_chains(const Left<Min>& a, const Right<Min>& b, int row, float* c) {
-  const int at = row * a.stride;
-  fused_chain<G, F, Min, 24, Rows>(a.values + at, a.exponents + at, a.stride, b.values, b.exponents, b.rows,
-                                   a.ordinary && b.ordinary, c + row * kPanel);
-}
-
-// c [.., 16] of rows begin .. end. Not inlined: what is computed around it rounds to nearest.
-template <int G, int F, int Min>
-__attribute__((noinline)) void delta_mma(const Left<Min>& a, const Right<Min>& b, int begin, int end, float* c) {
-  const TowardZero mode;
-  int row = begin;
-  for (; row + 2 <= end; row += 2) delta_row_chains<G, F, Min, 2>(a, b, row, c);
-  if (row < end) delta_row_chains<G, F, Min, 1>(a, b, row, c);
-}
 
 template <class Units>
 class DeltaChunk {
@@ -91,7 +47,7 @@ class DeltaChunk {
   using RightSide = Right<Units::kMin>;
   static constexpr int kBlock = num::kDeltaBlock;
   static_assert(kBlock == kPanel && kPanel == kLanes && kPanel == kPanelRows && kTile == 4 * kPanel);
-  static constexpr auto mma = delta_mma<Units::kOrder.group, Units::kOrder.fraction_bits, Units::kMin>;
+  static constexpr auto mma = unit_mma<Units::kOrder.group, Units::kOrder.fraction_bits, Units::kMin>;
   static_assert(kTile % Units::kOrder.group == 0);
 
   static void clear(float* values, int count) {

@@ -11,7 +11,7 @@ struct Sm90 {
   static void round_keys(float*, int) {}
 };
 constexpr num::MatrixOrder kTf32 = num::kSm90Tf32Order;
-constexpr auto mma_tf32 = delta_mma<kTf32.group, kTf32.fraction_bits, Sm90::kMin>;
+constexpr auto mma_tf32 = unit_mma<kTf32.group, kTf32.fraction_bits, Sm90::kMin>;
 
 void round_to_bf16(Right<Sm90::kMin>& side) {
   rounding_kernels().bf16(side.values, std::int64_t{side.rows} * kPanel);

@@ -115,6 +115,28 @@ struct AttendTask {
   int* count;     // [queries]
 };
 
+// Prefill rows of one head on matrix units (core/numerics/attention_order.h): at most 16, none across a multiple of 16.
+struct AttendUnitsTask {
+  const float* q;  // [rows, q_stride], at the head
+  std::int64_t q_stride;
+  int rows, head_dim;
+  std::int64_t position;  // of the first row
+  std::int64_t end;       // positions that the sequence has, with all rows of the batch
+  float scale;
+  const float* kv;  // as AttendTask has it
+  std::int64_t page_stride;
+  const std::int32_t* pages;
+  float* y;  // [rows, y_stride], at the head
+  std::int64_t y_stride;
+  float* work;  // attend_units_work_floats(head_dim)
+};
+constexpr std::int64_t attend_units_work_floats(std::int64_t head_dim) {
+  const std::int64_t longer = head_dim < kTile ? kTile : head_dim;
+  return 2 * kPanel * (head_dim + kTile)        // queries, weights
+         + kPanel * (kTile + head_dim)          // scores, O
+         + longer * kPanel * 3 / 2;             // a panel of keys or values
+}
+
 // b is the later split: a takes it, for `queries` queries.
 struct CombineTask {
   float *m, *l, *o;
@@ -134,6 +156,7 @@ struct SequenceKernels {
   void (*delta_units_sm70)(const DeltaTask&);
   void (*rope)(const RopeTask&);
   void (*attend)(const AttendTask&);
+  void (*attend_units)(const AttendUnitsTask&);
   void (*combine)(const CombineTask&);
   void (*finish)(const float* o, float l, int columns, float* y);
 };

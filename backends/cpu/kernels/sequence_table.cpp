@@ -16,6 +16,7 @@ const SequenceKernels& sequence_table() {
                                             delta_units_sm70,
                                             rope,
                                             attend,
+                                            attend_units,
                                             combine,
                                             finish};
   return table;

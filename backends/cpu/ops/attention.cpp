@@ -1,5 +1,6 @@
 #include "backends/cpu/ops/sequence_ops.h"
 #include "backends/cpu/ops/work.h"
+#include "core/numerics/attention_order.h"
 #include "core/numerics/codecs.h"
 
 namespace nibble::cpu {
@@ -154,6 +155,39 @@ void prefill(const Call& call) {
       });
 }
 
+// Blocks of 16 rows on the absolute grid: those of a block end in one tile.
+std::int64_t unit_blocks(const Range& r) {
+  return r.rows <= 0 ? 0 : (r.position + r.rows - 1) / kPanel - r.position / kPanel + 1;
+}
+std::int64_t unit_floats(const AttentionShape& s) {
+  return num::attention_on_units(s) ? attend_units_work_floats(s.head_dim) : 0;
+}
+
+void prefill_on_units(const Call& call) {
+  const AttentionShape& s = call.shape;
+  const AttentionArgs& a = call.a;
+  float* work = reinterpret_cast<float*>(call.context.workspace.data());
+  std::int64_t blocks = 0;
+  for (const Range& r : a.ranges) blocks += unit_blocks(r);
+
+  for_each_item(
+      call.context.parallel, blocks * s.heads, call.context.parallel.threads(),
+      [&](std::int64_t item, std::int64_t worker) {
+        std::int64_t index = blocks - 1 - item / s.heads;  // the longest contexts first
+        const std::int64_t head = item % s.heads, kv_head = head / group_of(s);
+        const Range* r = a.ranges.data();
+        for (; index >= unit_blocks(*r); ++r) index -= unit_blocks(*r);
+        const std::int64_t begin = (r->position / kPanel + index) * kPanel, end = r->position + r->rows;
+        const std::int64_t first = std::max(begin, r->position), row = r->first_row + first - r->position;
+        call.context.kernels.attend_units(
+            {a.q.data + row * a.q.stride + head * s.head_dim, a.q.stride,
+             static_cast<int>(std::min(begin + kPanel, end) - first), s.head_dim, first, end, a.scale,
+             call.arena.head(a.layer, static_cast<std::int32_t>(kv_head)), call.arena.page_stride(a.layer),
+             a.pages.data() + r->first_page, a.y.data + row * a.y.stride + head * s.head_dim, a.y.stride,
+             work + worker * unit_floats(s)});
+      });
+}
+
 // Items are (range, kv head, split), splits fastest, in waves of as many partials as there is room
 // for. Only the last group of a wave can be unfinished: it goes on in the next one from `carry`.
 void decode(const Call& call, std::int64_t max_rows) {
@@ -281,7 +315,7 @@ void qk_norm_rope(SequenceContext& context, const KvArena& arena, const QkNormRo
 
 std::uint64_t attention_workspace(const AttentionShape& shape, std::int32_t rows, int threads) {
   const Sizes p = prefill_sizes(shape), d = decode_sizes(shape, rows, threads);
-  const std::int64_t floats = std::max(threads * p.worker_floats,
+  const std::int64_t floats = std::max(threads * std::max(p.worker_floats, unit_floats(shape)),
                                        threads * d.worker_floats + (d.parts + 2) * d.part_floats);
   return static_cast<std::uint64_t>(floats) * sizeof(float);
 }
@@ -290,6 +324,10 @@ void attention(SequenceContext& context, const KvArena& arena, const AttentionAr
   if (a.ranges.empty()) return;
   arena.check(a.ranges, a.pages);
   const AttentionShape& s = arena.shape(a.layer);
+  if (a.units && !num::attention_on_units(s)) {
+    throw Error(ErrorCode::invalid_argument, "[attention] head_dim: expected 64, 128 or 256 for matrix units, got " +
+                                                 std::to_string(s.head_dim));
+  }
   const Call call = {context, a, s, arena};
   const bool is_prefill = a.ranges.front().section == Section::prefill;
   std::int32_t max_rows = 1;
@@ -298,10 +336,12 @@ void attention(SequenceContext& context, const KvArena& arena, const AttentionAr
   }
   check_workspace(context.workspace, attention_workspace(s, max_rows, context.parallel.threads()),
                   "attention");
-  if (is_prefill) {
-    prefill(call);
-  } else {
+  if (!is_prefill) {
     decode(call, max_rows);
+  } else if (a.units) {
+    prefill_on_units(call);
+  } else {
+    prefill(call);
   }
 }
 

@@ -1,0 +1,146 @@
+// attention_units.cpp: attention of prefill rows as profile sm90's matrix units compute it. Contract and names:
+// core/numerics/attention_order.h; q and the pages hold bf16 values.
+//   map   up to 16 rows of one head against one page at a time; in it 16 keys, then 16 columns of the values
+//   cost  2 * head_dim products a row and key, each a tenth of the speed of a chain's
+#include <cassert>
+
+#include "backends/cpu/kernels/lanes.h"
+#include "backends/cpu/kernels/rounding.h"
+#include "backends/cpu/kernels/sequence_table.h"
+#include "backends/cpu/kernels/unit_product.h"
+#include "core/numerics/attention_order.h"
+
+namespace nibble::cpu::NIBBLE_ISA {
+namespace {
+
+constexpr int kMin = num::kBf16MinExponent;
+constexpr auto mma = unit_mma<num::kSm90Order.group, num::kSm90Order.fraction_bits, kMin>;
+constexpr int kPanels = kTile / kPanel;  // of keys
+static_assert(kPanel == kLanes && kTile == num::kAttentionTile && kTile % num::kSm90Order.group == 0);
+
+class Block {
+ public:
+  explicit Block(const AttendUnitsTask& task) : t(task), free_(task.work) {
+    assert(t.rows >= 1 && t.rows <= kPanel && t.position / kPanel == (t.position + t.rows - 1) / kPanel);
+    queries_ = left(t.head_dim);
+    weights_ = left(kTile);
+    scores_ = take(kPanels * kPanel * kPanel);
+    o_ = take(t.head_dim * kPanel);
+    panel_.values = take((t.head_dim < kTile ? kTile : t.head_dim) * kPanel);
+    panel_.exponents = reinterpret_cast<std::int16_t*>(take((t.head_dim < kTile ? kTile : t.head_dim) * kPanel / 2));
+    assert(free_ - t.work == attend_units_work_floats(t.head_dim));
+    for (int i = 0; i < t.rows; ++i) {
+      std::memcpy(queries_.values + i * t.head_dim, t.q + i * t.q_stride,
+                  static_cast<std::size_t>(t.head_dim) * sizeof(float));
+      m_[i] = -__builtin_inff();
+      l_[i] = 0.0f;
+    }
+    queries_.finish();
+    std::memset(o_, 0, static_cast<std::size_t>(t.head_dim) * kPanel * sizeof(float));
+  }
+
+  void tile(std::int64_t index) {
+    const std::int64_t start = index * kTile;
+    const int first = within(t.position - start + 1), seen = within(t.position + t.rows - start);
+    const float* const keys = t.kv + t.pages[index] * t.page_stride;
+    present_ = within(t.end - start);
+    multiply_keys(keys, seen);
+    for (int i = 0; i < t.rows; ++i) weigh(i, first + i < kTile ? first + i : kTile);
+    rounding_kernels().bf16(weights_.values, t.rows * kTile);
+    weights_.finish();
+    multiply_values(keys + std::int64_t{t.head_dim} * kTile, seen);
+  }
+  void finish() const {
+    for (int i = 0; i < t.rows; ++i) {
+      const F32x16 r = set1(num::div(1.0f, l_[i]));
+      for (int d = 0; d < t.head_dim; d += kPanel) {
+        store(t.y + i * t.y_stride + d, mul(load(o_ + (d + i) * kPanel), r));
+      }
+    }
+  }
+
+ private:
+  float* take(int floats) {
+    float* const at = free_;
+    free_ += floats;
+    return at;
+  }
+  Left<kMin> left(int stride) {
+    float* const values = take(kPanel * stride);
+    return {values, reinterpret_cast<std::int32_t*>(take(kPanel * stride)), t.rows, stride, true};
+  }
+  static int within(std::int64_t keys) { return keys < kTile ? static_cast<int>(keys) : kTile; }
+
+  // Sums of q and k up to key `seen`, the last one that any row of the block sees.
+  void multiply_keys(const float* keys, int seen) {
+    std::memset(scores_, 0, kPanels * kPanel * kPanel * sizeof(float));
+    panel_.rows = t.head_dim;
+    for (int j0 = 0; j0 < seen; j0 += kPanel) {
+      const float* const from = keys + j0 * t.head_dim;
+      for (int d = 0; d < t.head_dim; ++d) {
+        store(panel_.values + d * kPanel, first_of(load(from + d * kPanel), present_ - j0, zero()));
+      }
+      panel_.finish();
+      mma(queries_, panel_, 0, t.rows, scores_ + j0 * kPanel);
+    }
+  }
+
+  // Row i sees `count` keys of the tile: their w, and m, l and f.
+  void weigh(int i, int count) {
+    const F32x16 none = set1(-__builtin_inff());
+    F32x16 x[kPanels], top = none;
+    NIBBLE_UNROLL
+    for (int p = 0; p < kPanels; ++p) {
+      x[p] = mul(load(scores_ + (p * kPanel + i) * kPanel), set1(t.scale));
+      x[p] = first_of(x[p], count - p * kPanel, none);
+      top = max(x[p], top);  // NaN is not greater
+    }
+    const float m = num::max(largest(top), m_[i]);
+    float* const w = weights_.values + i * kTile;
+    NIBBLE_UNROLL
+    for (int p = 0; p < kPanels; ++p) {
+      const F32x16 highest = where_nan(x[p], x[p], set1(1.0f));
+      const F32x16 all = where_less(x[p], set1(m), exp(sub(x[p], set1(m))), highest);
+      store(w + p * kPanel, first_of(all, count - p * kPanel, zero()));
+    }
+    float sum[4] = {};
+    for (int j = 0; j < kTile; ++j) sum[j / 2 % 4] = num::add(sum[j / 2 % 4], w[j]);
+    f_[i] = m == m_[i] ? 1.0f : num::exp(num::sub(m_[i], m));
+    l_[i] = num::fma(l_[i], f_[i], num::add(num::add(sum[0], sum[1]), num::add(sum[2], sum[3])));
+    m_[i] = m;
+  }
+
+  // Numbers times weights of 0 leave O as it is, so groups of keys that no row sees are left out.
+  void multiply_values(const float* values, int seen) {
+    for (int d = 0; d < t.head_dim; d += kPanel) {
+      float* const o = o_ + d * kPanel;
+      for (int i = 0; i < t.rows; ++i) store(o + i * kPanel, mul(load(o + i * kPanel), set1(f_[i])));
+      const std::size_t bytes = static_cast<std::size_t>(present_) * kPanel * sizeof(float);
+      std::memcpy(panel_.values, values + d * kTile, bytes);
+      std::memset(panel_.values + present_ * kPanel, 0, kTile * kPanel * sizeof(float) - bytes);
+      panel_.rows = kTile;
+      panel_.finish();
+      if (panel_.ordinary) panel_.rows = (seen + kPanel - 1) / kPanel * kPanel;
+      mma(weights_, panel_, 0, t.rows, o);
+    }
+  }
+
+  const AttendUnitsTask& t;
+  Left<kMin> queries_, weights_;  // [16, head_dim]; w: [16, 64]
+  Right<kMin> panel_;             // of keys or values, +0 where the sequence has none
+  float* scores_;                 // in panels of 16 keys: [4, 16, 16]
+  float* o_;                      // O: [head_dim / 16, 16, 16]
+  float m_[kPanel], l_[kPanel], f_[kPanel];
+  int present_ = 0;  // keys of the tile that the sequence has
+  float* free_;
+};
+
+}  // namespace
+
+void attend_units(const AttendUnitsTask& t) {
+  Block block(t);
+  for (std::int64_t tile = 0; tile <= t.position / kTile; ++tile) block.tile(tile);
+  block.finish();
+}
+
+}  // namespace nibble::cpu::NIBBLE_ISA

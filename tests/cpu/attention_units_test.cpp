@@ -1,0 +1,219 @@
+// Attention's prefill rows as matrix units compute them (core/numerics/attention_order.h): bytes against the plain text
+// of the contract, and what no cut of a prompt or a batch may change.
+#include <limits>
+
+#include "nibble/error.h"
+#include "tests/cpu/attention_units_world.h"
+
+namespace nibble::test {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+class AttentionUnits : public testing::TestWithParam<std::tuple<int, int>> {  // head_dim, heads of a kv head
+ protected:
+  static AttentionShape shape() {
+    const auto [dim, group] = GetParam();
+    const std::int32_t kv_heads = group == 6 ? 1 : 2;
+    return {kv_heads * group, kv_heads, dim};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, AttentionUnits, testing::Combine(testing::Values(64, 128, 256), testing::Values(1, 3, 6)),
+                         [](const auto& of) {
+                           return "dim_" + std::to_string(std::get<0>(of.param)) + "_group_" +
+                                  std::to_string(std::get<1>(of.param));
+                         });
+
+// Later rows lie in the pages already and count for nothing, so one run of the plain text serves every number of rows.
+TEST_P(AttentionUnits, IsTheContract) {
+  for (const int position : {0, 64, 128 + 17}) {
+    const AttentionRows all = like_a_model(shape(), position, 200, static_cast<std::uint64_t>(position));
+    const Row want = reference_units(all);
+    for (const int rows : {1, 2, 15, 16, 17, 63, 64, 65, 127, 129, 200}) {
+      const Row first(want.begin(), want.begin() + rows * all.cols());
+      for (const std::string& isa : isas_here()) {
+        expect_bytes(run(isa, all.part(0, rows)), first,
+                     isa + ", " + std::to_string(rows) + " rows from " + std::to_string(position));
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(AttentionUnits, CutsAtMultiplesOf64) {
+  const AttentionRows all = like_a_model(shape(), 64, 266, 3);
+  for (const std::string& isa : isas_here()) {
+    AttentionPages pages(all.shape, {&all, 1});
+    const Row want = pages.run(isa, {&all, 1});
+    for (const std::vector<int>& cut : {std::vector<int>{64, 202}, {128, 64, 74}, {192, 64, 10}}) {
+      Row got;
+      for (const int rows : cut) {
+        const AttentionRows part = all.part(static_cast<std::int64_t>(got.size()) / all.cols(), rows);
+        append(got, pages.run(isa, {&part, 1}));
+      }
+      expect_bytes(got, want, isa);
+    }
+  }
+}
+
+TEST_P(AttentionUnits, ARaggedBatchIsItsRanges) {
+  const std::vector<AttentionRows> sequences = {like_a_model(shape(), 0, 70, 4), like_a_model(shape(), 145, 1, 5),
+                                                like_a_model(shape(), 64, 129, 6), like_a_model(shape(), 7, 9, 7)};
+  Row want;
+  for (const AttentionRows& s : sequences) append(want, run(isas_here().front(), s));
+  for (const std::string& isa : isas_here()) {
+    AttentionPages pages(shape(), sequences);
+    for (const int threads : {1, 2, 5}) {
+      expect_bytes(pages.run(isa, sequences, true, Section::prefill, threads), want,
+                   isa + ", " + std::to_string(threads) + " threads");
+    }
+  }
+}
+
+// Decode and verify rows do not know of it; prefill rows of other head sizes are refused.
+TEST(AttentionUnitsOp, OnlyPrefillRows) {
+  for (const AttentionShape& shape : {AttentionShape{6, 2, 64}, AttentionShape{2, 2, 96}}) {
+    const AttentionRows rows = like_a_model(shape, 60, 8, 8);
+    AttentionPages pages(shape, {&rows, 1});
+    const std::string isa = isas_here().front();
+    for (const Section section : {Section::decode, Section::verify}) {
+      if (shape.head_dim == 96) continue;
+      expect_bytes(pages.run(isa, {&rows, 1}, true, section), pages.run(isa, {&rows, 1}, false, section), "y");
+    }
+    if (shape.head_dim == 96) {
+      EXPECT_THROW(pages.run(isa, {&rows, 1}), Error);
+    } else {
+      EXPECT_NE(pages.run(isa, {&rows, 1}), pages.run(isa, {&rows, 1}, false));
+    }
+  }
+}
+
+constexpr AttentionShape kShape{2, 1, 64};
+void with(const char* name, auto change) {
+  AttentionRows r = like_a_model(kShape, 33, 70, 9);  // 103 keys: in the second tile 25 of nothing
+  change(r);
+  expect_contract(r, name);
+}
+float& key(AttentionRows& r, std::int64_t j, std::int64_t d) { return r.k[at(j * 64 + d)]; }
+float& value(AttentionRows& r, std::int64_t j, std::int64_t d) { return r.v[at(j * 64 + d)]; }
+// All queries look at element 0, so that a key's score is its element 0 where the others are 0.
+void look_at_one_element(AttentionRows& r) {
+  for (std::size_t i = 0; i < r.q.size(); ++i) r.q[i] = i % 64 == 0 ? 1.0f : 0.0f;
+}
+
+TEST(AttentionUnitsContract, ValuesThatAreNoNumbers) {
+  for (const int j : {0, 40, 63, 64, 70, 102}) {
+    for (const float x : {kNan, kInfinity, -kInfinity}) {
+      const std::string where = std::to_string(x) + " at " + std::to_string(j);
+      with(("a key of " + where).c_str(), [&](AttentionRows& r) { key(r, j, 5) = x; });
+      with(("a value of " + where).c_str(), [&](AttentionRows& r) { value(r, j, 17) = x; });
+      with(("a query of " + where).c_str(), [&](AttentionRows& r) { r.q[at((j % 70) * 128 + 64 + 9)] = x; });
+    }
+  }
+  with("infinities of both signs in a column", [&](AttentionRows& r) {
+    value(r, 3, 0) = kInfinity, value(r, 50, 0) = -kInfinity, value(r, 80, 1) = -kInfinity;
+  });
+  with("a tile of keys that are no numbers", [](AttentionRows& r) { std::fill_n(r.k.begin(), 64 * 64, kNan); });
+  with("keys that are no numbers", [](AttentionRows& r) { std::fill(r.k.begin(), r.k.end(), kNan); });
+  with("keys that are no numbers behind the first", [](AttentionRows& r) {
+    std::fill(r.k.begin() + 64, r.k.end(), kNan);
+  });
+}
+
+// Earlier rows of its tile; rows of tiles before never.
+TEST(AttentionUnitsContract, AValueThatIsNoNumberMarksItsTile) {
+  AttentionRows r = like_a_model({1, 1, 64}, 0, 128, 10);
+  value(r, 100, 7) = kNan;
+  for (const std::string& isa : isas_here()) {
+    const Row y = run(isa, r);
+    for (std::int64_t i = 0; i < r.rows; ++i) {
+      for (std::int64_t d = 0; d < 64; ++d) EXPECT_EQ(std::isnan(y[at(i * 64 + d)]), d == 7 && i >= 64) << i << ", " << d;
+    }
+  }
+}
+
+// A page may hold anything where the range has no rows yet: zeros, numbers or none give the same rows.
+TEST(AttentionUnitsContract, WhatLiesBehindTheRangeCountsForNothing) {
+  AttentionRows r = like_a_model(kShape, 33, 95, 11);
+  const AttentionRows first = r.part(0, 20);
+  const Row want = reference_units(first);
+  for (const float x : {0.0f, kNan, kInfinity, 3e38f}) {
+    AttentionRows part = first;
+    std::fill(part.k.begin() + 53 * 64, part.k.end(), x);
+    std::fill(part.v.begin() + 53 * 64, part.v.end(), x);
+    for (const std::string& isa : isas_here()) expect_bytes(run(isa, part), want, isa + ", " + std::to_string(x));
+  }
+}
+
+TEST(AttentionUnitsContract, Scores) {
+  with("zeros of both signs", [](AttentionRows& r) {
+    for (Row* all : {&r.q, &r.k, &r.v}) {
+      for (std::size_t i = 0; i < all->size(); ++i) (*all)[i] = i % 3 == 0 ? 0.0f : -0.0f;
+    }
+  });
+  with("equal scores", [](AttentionRows& r) { std::fill(r.q.begin(), r.q.end(), 0.0f); });
+  with("equal scores that are not 0", [](AttentionRows& r) {
+    for (std::size_t i = 64; i < r.k.size(); ++i) r.k[i] = r.k[i - 64];
+  });
+  const auto scores = [](const char* name, auto of) {
+    with(name, [&](AttentionRows& r) {
+      look_at_one_element(r);
+      for (std::int64_t j = 0; j < 103; ++j) key(r, j, 0) = bf16(of(j));
+    });
+  };
+  scores("scores of -infinity", [](std::int64_t) { return -kInfinity; });
+  scores("first tile of -infinity", [](std::int64_t j) { return j < 64 ? -kInfinity : 1.0f; });
+  scores("second tile of -infinity", [](std::int64_t j) { return j < 64 ? 1.0f : -kInfinity; });
+  scores("one score in three", [](std::int64_t j) { return j % 3 == 1 ? 0.5f : -kInfinity; });
+  scores("scores of infinity", [](std::int64_t) { return kInfinity; });
+  scores("one score of infinity", [](std::int64_t j) { return j == 40 ? kInfinity : 1.0f; });
+  scores("infinity at last", [](std::int64_t j) { return j == 100 ? kInfinity : -kInfinity; });
+  scores("infinity and no number", [](std::int64_t j) { return j % 2 == 0 ? kInfinity : kNan; });
+  scores("-infinity and no number", [](std::int64_t j) { return j % 2 == 0 ? -kInfinity : kNan; });
+  scores("rising by 3", [](std::int64_t j) { return 24.0f * static_cast<float>(j); });
+  scores("falling by 3", [](std::int64_t j) { return -24.0f * static_cast<float>(j); });
+  // weights from 1 down to the least that exp gives, where chains leave their ordinary way
+  scores("falling by 1", [](std::int64_t j) { return -8.0f * static_cast<float>(j); });
+  scores("87 below the first", [](std::int64_t j) { return j == 0 ? 0.0f : -696.0f - 0.1f * static_cast<float>(j % 8); });
+  scores("85 above the first tile", [](std::int64_t j) { return j < 64 ? 0.0f : 680.0f; });
+  scores("3e38 and -3e38", [](std::int64_t j) { return j % 2 == 0 ? 3e38f : -3e38f; });
+  with("scores beyond float32", [](AttentionRows& r) {
+    for (float& x : r.q) x = bf16(x * 1e30f);
+    for (float& x : r.k) x = bf16(x * 1e15f);
+  });
+  with("very large scores", [](AttentionRows& r) {
+    for (float& x : r.q) x = bf16(x * 1e18f);
+    for (float& x : r.k) x = bf16(x * 1e17f);
+  });
+  with("next to no scores", [](AttentionRows& r) {
+    for (float& x : r.q) x = bf16(x * 1e-30f);
+    for (float& x : r.k) x = bf16(x * 1e-12f);
+  });
+}
+
+TEST(AttentionUnitsContract, Values) {
+  with("values next to nothing", [](AttentionRows& r) {
+    for (std::size_t i = 0; i < r.v.size(); ++i) r.v[i] = bf16(i % 5 == 4 ? r.v[i] * 1e-30f : r.v[i] * 1e-39f);
+  });
+  with("values near the top of float32", [](AttentionRows& r) {
+    for (float& x : r.v) x = bf16(x * 8e37f);
+  });
+  with("values with outliers", [](AttentionRows& r) {
+    for (std::size_t i = 0; i < r.v.size(); i += 37) r.v[i] = bf16(r.v[i] * 1e20f);
+  });
+  with("values that cancel", [](AttentionRows& r) {
+    for (std::int64_t j = 1; j < 103; j += 2) {
+      for (std::int64_t d = 0; d < 64; ++d) value(r, j, d) = -value(r, j - 1, d), key(r, j, d) = key(r, j - 1, d);
+    }
+  });
+}
+
+TEST(AttentionUnitsContract, Scales) {
+  for (const float scale : {1.0f, 0.088388346f, -0.125f, 0.0f, 40.0f, 1e-6f, 1e30f, 1e-40f}) {
+    with(("scale " + std::to_string(scale)).c_str(), [&](AttentionRows& r) { r.scale = scale; });
+  }
+}
+
+}  // namespace
+}  // namespace nibble::test
