@@ -1,5 +1,5 @@
-// attention_units_world.h: rows of one sequence, all heads, for the CPU's attention on matrix units. The pages hold what
-// is given and, where the sequence has nothing, NaN.
+// attention_units_world.h: rows of one sequence, all heads, for the CPU's attention on matrix units. The pages hold
+// what is given and, where the sequence has nothing, NaN.
 #pragma once
 
 #include <memory>
@@ -46,10 +46,12 @@ struct AttentionRows {
 class AttentionPages {
  public:
   AttentionPages(const AttentionShape& shape, std::span<const AttentionRows> sequences) : shape_(shape) {
-    std::int64_t count = 3;  // one in four is nobody's
+    std::int64_t count = 3;  // some are nobody's
     for (const AttentionRows& s : sequences) {
       const std::int64_t keys = static_cast<std::int64_t>(s.k.size()) / s.kv_cols();
-      for (std::int64_t i = 0; i < (keys + 63) / 64; ++i) pages_.push_back(static_cast<std::int32_t>(count += 1 + i % 2));
+      for (std::int64_t i = 0; i < (keys + 63) / 64; ++i) {
+        pages_.push_back(static_cast<std::int32_t>(count += 1 + i % 2));
+      }
       starts_.push_back(static_cast<std::int32_t>(pages_.size()));
     }
     if (pages_.size() > 2) std::swap(pages_.front(), pages_[pages_.size() / 2]);

@@ -1,4 +1,5 @@
-// Which rows of a model's attention run on matrix units (core/numerics/attention_order.h): prefill rows in sm90 and sm120.
+// Which rows of a model's attention run on matrix units (core/numerics/attention_order.h): prefill rows in sm90 and
+// sm120.
 #include "tests/cpu/attention_units_reference.h"
 #include "tests/engine/support.h"
 

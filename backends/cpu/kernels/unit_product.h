@@ -1,5 +1,5 @@
-// unit_product.h: products of small matrices as a profile's matrix unit adds them (core/numerics/fused_dot.h), 16 columns
-// at a time. Min: the least exponent of the operands' format.
+// unit_product.h: products of small matrices as a profile's matrix unit adds them (core/numerics/fused_dot.h), 16
+// columns at a time. Min: the least exponent of the operands' format.
 #pragma once
 
 #include "backends/cpu/kernels/fused_group.h"
