@@ -40,6 +40,11 @@ constexpr AttentionRow kAttention[] = {
     {"many_heads", {{40, 2, 33}, 2, true}}, {"long_head", {{2, 1, 320}, 64, true}},
 };
 constexpr int kRaggedAttention[] = {1, 2, 3};  // of kAttention
+// Those that matrix units take.
+constexpr AttentionRow kAttentionUnits[] = {
+    {"model", {{6, 1, 256}, 64, true}},   {"small", {{4, 2, 64}, 16, true}},  {"middle", {{3, 1, 128}, 96, true}},
+    {"many_heads", {{10, 1, 64}, 64, false}}, {"pairs", {{4, 2, 256}, 2, false}},
+};
 
 // f(E{}) for the element type of the case.
 template <class F>

@@ -230,6 +230,40 @@ INSTANTIATE_TEST_SUITE_P(All, Attention, testing::ValuesIn(params(kAttention)),
                            return kAttention[info.param.shape].name + param_text(info.param);
                          });
 
+// Prefill rows on matrix units, as profiles sm90 and sm120 have them.
+class AttentionUnits : public Attention {};
+std::vector<Param> params_of_attention_units() {
+  std::vector<Param> all = params(kAttentionUnits);
+  std::erase_if(all, [](const Param& p) { return !p.bf16; });
+  return all;
+}
+
+TEST_P(AttentionUnits, SequenceEqualsCpu) {
+  const Param p = GetParam();
+  AttentionWorld<std::uint16_t> w(kAttentionUnits[p.shape].c, 2, p.rows + 128, true);
+  attention_sequence(w, p.rows);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AttentionUnits, testing::ValuesIn(params_of_attention_units()), [](const auto& info) {
+  return kAttentionUnits[info.param.shape].name + param_text(info.param);
+});
+
+TEST(AttentionUnitsTogether, RaggedBatches) {
+  NIBBLE_NEEDS_DEVICE();
+  for (const AttentionRow& row : kAttentionUnits) {
+    AttentionWorld<std::uint16_t> w(row.c, 5, 320, true);
+    attention_ragged(w);
+  }
+}
+
+TEST(AttentionUnitsTogether, LongPrompts) {
+  NIBBLE_NEEDS_DEVICE();
+  for (const AttentionRow& row : kAttentionUnits) {
+    AttentionWorld<std::uint16_t> w(row.c, 2, 2300, true);
+    attention_across_splits(w);
+  }
+}
+
 class Sequence : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override { NIBBLE_NEEDS_DEVICE(); }

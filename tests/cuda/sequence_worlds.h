@@ -247,8 +247,10 @@ class AttentionWorld {
  public:
   static constexpr std::int32_t kRows = AttentionOnCpu<E>::kRows;
 
-  AttentionWorld(const AttentionCase& c, std::int32_t slots, std::int64_t positions)
-      : cpu_(c, slots, positions),
+  // `units`: prefill rows as core/numerics/attention_order.h has them.
+  AttentionWorld(const AttentionCase& c, std::int32_t slots, std::int64_t positions, bool units = false)
+      : units_(units),
+        cpu_(c, slots, positions, units),
         keys_(at(cpu_.sizes.pages * 64 * c.shape.kv_heads * c.shape.head_dim)),
         values_(keys_.size()) {}
   void set_position(std::int32_t slot, std::int64_t position) { cpu_.set_position(slot, position); }
@@ -260,7 +262,7 @@ class AttentionWorld {
     const StepOnDevice on(batch_of(s.ranges, cpu_.pages));
     const cuda::Launch to = launch_of(on, rows, static_cast<std::int32_t>(s.ranges.size()));
     DeviceMatrix<E> dq(encoded<E>(s.q), rows, 2 * cols, 1), dk(encoded<E>(s.k), rows, kv_cols, 2),
-        dv(encoded<E>(s.v), rows, kv_cols, 3), drotated(rows, cols, 5), dy(rows, cols, 7);
+        dv(encoded<E>(s.v), rows, kv_cols, 3), drotated(rows, cols, units_ ? 8 : 5), dy(rows, cols, units_ ? 2 : 7);
     const DeviceArray<float> q_norm(cpu_.q_norm), k_norm(cpu_.k_norm), rope(cpu_.rope);
     const cuda::KvLayerView kv{c.shape, element_dtype<E>(), cpu_.sizes.pages, keys_.raw(), values_.raw()};
 
@@ -273,7 +275,7 @@ class AttentionWorld {
     for (const Range& r : s.ranges) expect_pages(r, where);
 
     cpu_.attend(s);
-    for (const Section part : kSections) cuda::attention(to, {drotated.view(), cpu_.scale, kv, part, dy.view()});
+    for (const Section part : kSections) cuda::attention(to, {drotated.view(), cpu_.scale, kv, part, dy.view(), units_});
     finish_device();
     expect(dy.download(), s.y, where + ", attention");
     for (const std::string& hurt :
@@ -307,6 +309,7 @@ class AttentionWorld {
     expect(v, want.v, where + ", values of slot " + std::to_string(r.slot));
   }
 
+  const bool units_;
   AttentionOnCpu<E> cpu_;
   DeviceArray<E> keys_, values_;
 };
