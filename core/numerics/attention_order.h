@@ -14,8 +14,8 @@
 //   O[d] = mma(f * O[d]; bf16(w_j) v_j[d])        bf16, over the tile's 64 keys
 //   y[d] = O[d] * num::div(1, l)                  behind the last tile
 //
-// Values of keys that the sequence does not have yet, beyond the rows of this batch, count as +0. A key or value that is no
-// number makes rows no numbers that share its tile, earlier ones too. Queries of other heads and rows change nothing.
+// Values of keys that the sequence does not have yet, beyond the rows of this batch, count as +0. A value that is no number
+// makes rows no numbers that share its tile, earlier ones too: 0 * NaN. Queries of other heads and rows change nothing.
 #pragma once
 
 #include "core/numerics/matrix_order.h"
