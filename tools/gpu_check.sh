@@ -181,7 +181,16 @@ for stage in $stages; do
       step bench "experts" "$nibble" bench ops --op grouped --device cuda --formats nvfp4 -t 1,8,64,512,2048 -o md
       step bench "gated delta rule" "$nibble" bench ops --op delta --device cuda -t 1,512,2048,8192,16384,32768 -o md
       step bench "gated delta rule, sequences together" "$nibble" bench ops --op delta --device cuda -t 1,8192 \
-        --sequences 4,8 -o md
+        --sequences 4 -o md
+      step bench "gated delta rule, steps of sequences together" "$nibble" bench ops --op delta --device cuda -t 1 \
+        --sequences 8,64 -o md
+      step bench "gated delta rule, saved" "$nibble" bench ops --op delta --device cuda -t 512,2048 --save "$out/delta" -o md
+      if python3 -c 'import fla, torch' 2>/dev/null; then
+        step bench "flash-linear-attention" tools/peer_fla.py --saved "$out/delta/delta-16-48-1x512.safetensors" \
+          --saved "$out/delta/delta-16-48-1x2048.safetensors"
+      else
+        row bench "flash-linear-attention" skipped 0 "the Python packages flash-linear-attention and torch are not there"
+      fi
       step bench "linear, mode a8" "$nibble" bench ops --op linear --device cuda --formats a8 -t 8,1024,2048,4096 -o md
       step bench "gate, up and SwiGLU as one" "$nibble" bench ops --op gate-up --device cuda -t 1,8,64,2048 -o md
       step bench "linear beside cuBLAS" "$nibble" bench ops --op linear --device cuda -o md ;;
