@@ -151,14 +151,14 @@ TEST(FuseDelta, MakesOneOpOfAll) {
       EXPECT_EQ(net_op.rule.qkv, net_op.conv.y);
       EXPECT_EQ(net_op.rule.g, net_op.gates.g);
       EXPECT_EQ(net_op.rule.beta, net_op.gates.beta);
-      EXPECT_EQ(net_op.rule.y, rule.y);
+      EXPECT_EQ(net_op.rule.y.cols, rule.y.cols);
+      EXPECT_EQ(net_op.rule.y, norm.y);  // the norm works in its place
       EXPECT_EQ(net_op.norm.x, net_op.rule.y);
       EXPECT_EQ(net_op.norm.z, norm.z);
       EXPECT_EQ(net_op.norm.weight, norm.weight);
       EXPECT_EQ(net_op.norm.y, norm.y);
       EXPECT_EQ(op.reads, (std::vector{conv.x.buffer, gates.a.buffer, gates.b.buffer, norm.z.buffer}));
-      EXPECT_EQ(op.writes, (std::vector{norm.y.buffer, conv.y.buffer, gates.g.buffer, gates.beta.buffer,
-                                        rule.y.buffer}));
+      EXPECT_EQ(op.writes, (std::vector{norm.y.buffer, net_op.conv.y.buffer, gates.g.buffer, gates.beta.buffer}));
       EXPECT_EQ(std::get<Linear>(find(one, name + ".out").args).x, net_op.norm.y);
       expect_room(one, op);
     }
@@ -187,8 +187,8 @@ TEST(FuseDelta, StandsForTheRuleWhereThereIsNoNorm) {
   }
 }
 
-// All that lies between has room at once: the rule's and the norm's output and a and b beside what the convolution
-// needs, which is the most that a part does.
+// All that lies between has room at once: the output and a and b beside what the convolution needs, which is the most that
+// a part does.
 TEST(FuseDelta, NeedsRoomForAllThatLiesBetween) {
   const Net net;
   const std::int64_t parts = net.trace({}).program.scratch_bytes, one = net.trace(kFused).program.scratch_bytes;
