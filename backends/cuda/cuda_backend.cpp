@@ -137,28 +137,18 @@ CudaBackend::CudaBackend(const BackendOptions& options)
   device_.kernels = architecture_of(card.major, card.minor);
   if (!options.arch_path.empty()) device_.kernels += ", path " + options.arch_path;
   device_.operand = operand_of(path_);
-  if (options.fused_pack.value_or(device_.operand != DType::f16)) {
-    if (device_.operand == DType::f16) {
-      throw Error(ErrorCode::invalid_argument, "[cuda] fused-pack: expected off with rows of f16 (" +
+  const auto fused = [&](const char* name, const std::optional<bool>& asked) {
+    const bool f16 = device_.operand == DType::f16;
+    if (f16 && asked.value_or(false)) {
+      throw Error(ErrorCode::invalid_argument, std::string("[cuda] ") + name + ": expected off with rows of f16 (" +
                                                    device_.profile + "), found \"on\"");
     }
-    device_.fusions = Fusions::packs();
-  }
-  if (options.fused_swiglu.value_or(device_.operand != DType::f16)) {
-    if (device_.operand == DType::f16) {
-      throw Error(ErrorCode::invalid_argument, "[cuda] fused-swiglu: expected off with rows of f16 (" +
-                                                   device_.profile + "), found \"on\"");
-    }
-    device_.fusions.linear_swiglu = true;
-    if (path_ == ArchPath::sm120) device_.fusions.refusal = refuse_sm120_swiglu;
-  }
-  if (options.fused_delta.value_or(device_.operand != DType::f16)) {
-    if (device_.operand == DType::f16) {
-      throw Error(ErrorCode::invalid_argument, "[cuda] fused-delta: expected off with rows of f16 (" +
-                                                   device_.profile + "), found \"on\"");
-    }
-    device_.fusions.delta_net = true;
-  }
+    return asked.value_or(!f16);
+  };
+  if (fused("fused-pack", options.fused_pack)) device_.fusions = Fusions::packs();
+  device_.fusions.linear_swiglu = fused("fused-swiglu", options.fused_swiglu);
+  if (path_ == ArchPath::sm120) device_.fusions.refusal = refuse_sm120_swiglu;
+  device_.fusions.delta_net = fused("fused-delta", options.fused_delta);
   device_.memory = card.memory;
   device_.free_memory = card.free_memory;
   stream_ = std::make_unique<Stream>();
