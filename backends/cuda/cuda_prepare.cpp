@@ -38,13 +38,13 @@ std::uint64_t wide_bytes(const Program& p, const Op& op) {
 struct ScratchPlan {
   StepLimits limits;
   std::uint64_t program = 0, sample = 0, tokens = 0, logprobs = 0, transfer = 0, step = 0;
-  std::uint64_t wide = 0, exponents = 0, sums = 0, delta = 0;
+  std::uint64_t wide = 0, exponents = 0, sums = 0, delta = 0, attention = 0;
   std::int64_t exponent_rows = 0, routed = 0;
   std::uint64_t answer = 0;  // pinned
   std::uint64_t total() const {
     return aligned(program) + aligned(sample) + aligned(tokens) + aligned(logprobs) +
            aligned(transfer) + aligned(step) + aligned(wide) + aligned(exponents) + aligned(sums) +
-           aligned(delta);
+           aligned(delta) + aligned(attention);
   }
 
   ScratchPlan(const ModelSpec& spec, const StateSizes& sizes, ArchPath path, int multiprocessors) {
@@ -62,6 +62,10 @@ struct ScratchPlan {
       for (const Op& op : p.ops) {
         if (std::holds_alternative<Sample>(op.args)) sampled = std::max(sampled, p.cls.max_outputs);
         wide = std::max(wide, wide_bytes(p, op));
+        if (const auto* a = std::get_if<Attention>(&op.args); a != nullptr && a->section != Section::prefill) {
+          const std::int64_t splits = attention_split_slots(sizes.pages, sizes.slots);
+          attention = std::max(attention, attention_parts_bytes(a->shape, splits, sizes.records));
+        }
         const auto* net = std::get_if<DeltaNet>(&op.args);
         const auto* rule = net != nullptr ? &net->rule : std::get_if<DeltaRule>(&op.args);
         const bool prefill = net != nullptr ? p.cls.has(Section::prefill)
@@ -226,6 +230,7 @@ void place_scratch(Loaded& l, const ScratchPlan& plan, std::uint64_t& made) {
   l.workspace.exponent_rows = plan.exponent_rows;
   if (plan.sums > 0) l.workspace.sums = scratch.take(plan.sums);
   if (plan.delta > 0) l.workspace.delta = scratch.take(plan.delta);
+  if (plan.attention > 0) l.workspace.attention = reinterpret_cast<float*>(scratch.take(plan.attention));
   l.pinned_block = Block(Place::pinned, aligned(plan.step) + plan.answer, "batches", made);
   l.step = StepBlock(l.pinned_block.data(), scratch.take(plan.step), plan.step);
   l.answer = l.pinned_block.data() + aligned(plan.step);

@@ -67,6 +67,7 @@ struct Workspace {
   std::int64_t exponent_rows = 0;
   std::byte* sums = nullptr;  // Linear's partial sums
   std::byte* delta = nullptr;  // DeltaRule's records; null: no op has any
+  float* attention = nullptr;  // parts of splits; null: no sequence can have two
 };
 
 struct Loaded {

@@ -275,11 +275,16 @@ class AttentionWorld {
     for (const Range& r : s.ranges) expect_pages(r, where);
 
     cpu_.attend(s);
-    for (const Section part : kSections) cuda::attention(to, {drotated.view(), cpu_.scale, kv, part, dy.view(), units_});
+    // Splits one after the other in a block, and each in its own, in turn.
+    const std::int64_t splits = ++steps_ % 3 == 0 ? 0 : cuda::attention_split_slots(cpu_.sizes.pages, cpu_.sizes.slots);
+    DeviceArray<float> parts(at(static_cast<std::int64_t>(cuda::attention_parts_bytes(c.shape, splits, kRows) / sizeof(float))));
+    for (const Section part : kSections) {
+      cuda::attention(to, {drotated.view(), cpu_.scale, kv, part, dy.view(), units_, splits > 0 ? parts.data() : nullptr, splits, kRows});
+    }
     finish_device();
     expect(dy.download(), s.y, where + ", attention");
     for (const std::string& hurt :
-         {drotated.damage(), dy.damage(), keys_.damage(), values_.damage(), dq.damage()}) {
+         {drotated.damage(), dy.damage(), keys_.damage(), values_.damage(), dq.damage(), parts.damage()}) {
       EXPECT_EQ(hurt, "") << where;
     }
   }
@@ -310,6 +315,7 @@ class AttentionWorld {
   }
 
   const bool units_;
+  int steps_ = 0;
   AttentionOnCpu<E> cpu_;
   DeviceArray<E> keys_, values_;
 };

@@ -1,12 +1,13 @@
 // attention.cu: causal softmax attention over the KV pages of a sequence
 //   q, y [T, heads * head_dim], pages [pages, kv_heads, 64, head_dim]: all of the operand type
 //   map   block = kQueries queries (rows times the heads that share a kv head) of one range, 256
-//         columns of the head; tiles of 64 keys ascending. Scores: warp = some queries, lane = keys
+//         columns of the head; tiles of 64 keys ascending, of decode and verify rows those of one split of 1,024, which a
+//         second launch combines. Scores: warp = some queries, lane = keys
 //         lane and lane + 32; softmax: warp = a query at a time; values: thread = one column of some
 //         queries, O in registers
 //   sums  chains over head_dim and keys, num:: tree over a tile's p        parity: ordered
-//   cost  4 * head_dim fma a query and key from float32 units -> arithmetic bound in prefill; in
-//         decode a block walks all its sequence's pages alone -> latency bound
+//   cost  4 * head_dim fma a query and key from float32 units -> arithmetic bound in prefill, latency of a split's
+//         tiles in decode
 //   needs nothing; any arch
 #include "backends/cuda/device/sequence.cuh"
 #include "backends/cuda/device/tree.cuh"
@@ -45,7 +46,35 @@ struct AttentionTask {
   AttentionShape shape;
   Section section;
   const T *keys, *values;
+  // Each split of its own block, which leaves m, l and O here: [slots, kv_heads, most, head_dim + 2]; null: a block goes
+  // through all of them.
+  float* parts;
+  int most;  // queries of a range
 };
+
+// Splits of the section's ranges are numbered one after the other.
+__device__ __forceinline__ int splits_of(const RangeView& r) {
+  return static_cast<int>((r.position + r.rows - 1) / kSplitTokens) + 1;
+}
+struct SplitSlot {
+  const RangeView* range;
+  int split;
+};
+__device__ SplitSlot find_split(const StepView& step, Section section, int slot) {
+  const int s = static_cast<int>(section);
+  for (int at = step.first_range[s]; at < step.first_range[s + 1]; ++at) {
+    const RangeView* const r = step.range + at;
+    if (r->rows <= 0) continue;
+    const int splits = splits_of(*r);
+    if (slot < splits) return {r, slot};
+    slot -= splits;
+  }
+  return {nullptr, 0};
+}
+template <class T>
+__device__ __forceinline__ float* part_of(const AttentionTask<T>& a, int slot, int kv_head, int query) {
+  return a.parts + ((std::int64_t{slot} * a.shape.kv_heads + kv_head) * a.most + query) * (a.shape.head_dim + 2);
+}
 
 // The queries of a block: number `first` .. of rows * group, rows outermost.
 struct Queries {
@@ -165,18 +194,30 @@ __global__ void __launch_bounds__(kThreads, kQueries * kWidth > 16 * kThreads ? 
   static_assert(kRows >= 1);
   __shared__ Shared<kQueries> shared;
   const int kv_head = static_cast<int>(blockIdx.y), group = a.shape.heads / a.shape.kv_heads;
-  const Queries mine =
-      find_queries(*steps, a.section, static_cast<int>(blockIdx.x), kQueries, group);
+  Queries mine{nullptr, 0, 0, group};
+  int slot = 0, split = 0;
+  if (a.parts == nullptr) {
+    mine = find_queries(*steps, a.section, static_cast<int>(blockIdx.x), kQueries, group);
+  } else {
+    const int tiles = (a.most + kQueries - 1) / kQueries, first = static_cast<int>(blockIdx.x) % tiles * kQueries;
+    slot = static_cast<int>(blockIdx.x) / tiles;
+    const SplitSlot found = find_split(*steps, a.section, slot);
+    split = found.split;
+    const int left = found.range == nullptr ? 0 : found.range->rows * group - first;
+    if (left > 0) mine = {found.range, first, left < kQueries ? left : kQueries, group};
+  }
   if (mine.range == nullptr) return;
   const int t = static_cast<int>(threadIdx.x), warp = t / kWarp, dim = a.shape.head_dim;
   const int column = static_cast<int>(blockIdx.z) * kWidth + t % kWidth, i0 = t / kWidth * kRows;
   const bool inside = column < dim;
   const std::int64_t page_head = std::int64_t{kTile} * dim;
   const std::int32_t* pages = steps->pages + mine.range->first_page;
-  const std::int64_t end = mine.position(mine.count - 1) / kTile + 1;
+  const std::int64_t last = mine.position(mine.count - 1) / kTile + 1, begin = std::int64_t{split} * kSplitTiles;
+  const bool alone = a.parts == nullptr || splits_of(*mine.range) == 1;
+  const std::int64_t end = a.parts == nullptr ? last : min(last, begin + kSplitTiles);
 
   float o[kRows] = {}, total[kRows] = {};
-  for (std::int64_t tile = 0; tile < end; ++tile) {
+  for (std::int64_t tile = begin; tile < end; ++tile) {
     const bool first = tile % kSplitTiles == 0;
     const std::int64_t at = (std::int64_t{pages[tile]} * a.shape.kv_heads + kv_head) * page_head;
     score<T, kQueries>(shared, a, mine, kv_head, a.keys + at);  // its barriers guard the last tile's p
@@ -224,7 +265,7 @@ __global__ void __launch_bounds__(kThreads, kQueries * kWidth > 16 * kThreads ? 
     // takes the split if it has seen something of it, that is, of the split's first tile.
     if (tile + 1 < end && (tile + 1) % kSplitTiles != 0) continue;
     const std::int64_t split_start = tile / kSplitTiles * kSplitTokens;
-    const bool only = tile < kSplitTiles;
+    const bool only = tile - begin < kSplitTiles;  // the block's first
     if (t < mine.count && mine.position(t) >= split_start) {
       if (only) {
         shared.total_m[t] = shared.m[t];
@@ -248,6 +289,13 @@ __global__ void __launch_bounds__(kThreads, kQueries * kWidth > 16 * kThreads ? 
   for (int r = 0; r < kRows; ++r) {
     const int i = i0 + r;
     if (i >= mine.count || !inside) continue;
+    if (!alone) {
+      if (mine.position(i) < begin * kTile) continue;  // sees nothing of the split
+      float* const part = part_of(a, slot, kv_head, mine.first + i);
+      part[2 + column] = total[r];
+      if (column == 0) part[0] = shared.total_m[i], part[1] = shared.total_l[i];
+      continue;
+    }
     const std::int64_t row = std::int64_t{mine.range->first_row} + mine.row(i);
     const std::int64_t head = std::int64_t{kv_head} * group + mine.head(i);
     put(a.y.row(row) + head * dim + column,
@@ -255,33 +303,67 @@ __global__ void __launch_bounds__(kThreads, kQueries * kWidth > 16 * kThreads ? 
   }
 }
 
+// Splits of a query, ascending; a block has a row and a head. Where there is one, attend() has written y.
+template <class T>
+__global__ void __launch_bounds__(kThreads) combine_splits(const StepView* steps, AttentionTask<T> a) {
+  const int s = static_cast<int>(a.section), head = static_cast<int>(blockIdx.y), dim = a.shape.head_dim;
+  const std::int64_t row = steps->first_row[s] + std::int64_t{blockIdx.x};
+  if (row >= steps->first_row[s + 1]) return;
+  const RangeView* const range = steps->range + steps->range_of_row[row];
+  if (splits_of(*range) == 1) return;
+  int slot = 0;
+  for (const RangeView* r = steps->range + steps->first_range[s]; r != range; ++r) slot += r->rows > 0 ? splits_of(*r) : 0;
+  const int group = a.shape.heads / a.shape.kv_heads, inside = static_cast<int>(row - range->first_row);
+  const int splits = static_cast<int>((range->position + inside) / kSplitTokens) + 1;
+  for (int column = static_cast<int>(threadIdx.x); column < dim; column += kThreads) {
+    float m = 0.0f, l = 0.0f, total = 0.0f;
+    for (int i = 0; i < splits; ++i) {
+      const float* const part = part_of(a, slot + i, head / group, inside * group + head % group);
+      if (i == 0) {
+        m = part[0], l = part[1], total = part[2 + column];
+      } else {
+        float before, later;
+        combine(m, l, part[0], part[1], before, later);
+        total = num::fma(part[2 + column], later, num::mul(total, before));
+      }
+    }
+    put(a.y.row(row) + std::int64_t{head} * dim + column, num::mul(total, num::div(1.0f, l)));
+  }
+}
+
 template <class T, int kQueries, int kWidth>
-void launch(const Launch& to, const AttentionTask<T>& task) {
+void launch(const Launch& to, const AttentionTask<T>& task, int slots) {
   const std::int64_t group = task.shape.heads / task.shape.kv_heads;
   // Each range has at most one tile that is not full.
   const std::int64_t rows = section_max_rows(to, task.section, to.max_rows);
-  const std::int64_t tiles = rows * group / kQueries + to.max_ranges;
+  const std::int64_t tiles = task.parts != nullptr ? std::int64_t{slots} * ((task.most + kQueries - 1) / kQueries)
+                                                   : rows * group / kQueries + to.max_ranges;
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(task.shape.kv_heads),
                   static_cast<unsigned>((task.shape.head_dim + kWidth - 1) / kWidth));
   attend<T, kQueries, kWidth><<<grid, kThreads, 0, to.stream>>>(to.step, task);
 }
 
 template <class T, int kQueries>
-void by_width(const Launch& to, const AttentionTask<T>& task) {
+void by_width(const Launch& to, const AttentionTask<T>& task, int slots = 0) {
   if (task.shape.head_dim <= 64) {
-    launch<T, kQueries, 64>(to, task);
+    launch<T, kQueries, 64>(to, task, slots);
   } else if (task.shape.head_dim <= 128) {
-    launch<T, kQueries, 128>(to, task);
+    launch<T, kQueries, 128>(to, task, slots);
   } else {
-    launch<T, kQueries, 256>(to, task);
+    launch<T, kQueries, 256>(to, task, slots);
   }
 }
+
+// Rows of a range that decodes or verifies.
+std::int64_t most_rows(Section section, std::int32_t records) { return section == Section::verify ? records : 1; }
 
 }  // namespace
 
 void attention(const Launch& to, const AttentionArgs& a) {
   if (to.max_rows <= 0 || to.max_ranges <= 0) return;
   if (a.units && a.section == Section::prefill) return attention_units(to, a);
+  const bool split = a.parts != nullptr && a.section != Section::prefill;
+  const std::int64_t group = a.state.shape.heads / a.state.shape.kv_heads, rows = most_rows(a.section, a.records);
   with_type(a.q.dtype, [&]<class T>(T*) {
     const AttentionTask<T> task{typed<T>(a.q),
                                 typed<T>(a.y),
@@ -289,13 +371,24 @@ void attention(const Launch& to, const AttentionArgs& a) {
                                 a.state.shape,
                                 a.section,
                                 reinterpret_cast<const T*>(a.state.k),
-                                reinterpret_cast<const T*>(a.state.v)};
-    if (a.section == Section::prefill) {
-      by_width<T, kManyQueries>(to, task);
-    } else {
-      by_width<T, kFewQueries>(to, task);
+                                reinterpret_cast<const T*>(a.state.v),
+                                split ? a.parts : nullptr,
+                                static_cast<int>(group * rows)};
+    if (a.section == Section::prefill) return by_width<T, kManyQueries>(to, task);
+    by_width<T, kFewQueries>(to, task, static_cast<int>(a.split_slots));
+    if (split) {
+      const auto all = static_cast<unsigned>(section_max_rows(to, a.section, a.records));
+      combine_splits<T><<<dim3(all, static_cast<unsigned>(a.state.shape.heads)), kThreads, 0, to.stream>>>(to.step, task);
     }
   });
+}
+
+std::int64_t attention_split_slots(std::int64_t pages, std::int32_t slots) {
+  const std::int64_t each = kSplitTokens / kPageTokens;
+  return pages <= each ? 0 : pages / each + slots;  // a sequence's last split may be short
+}
+std::uint64_t attention_parts_bytes(const AttentionShape& shape, std::int64_t split_slots, std::int32_t records) {
+  return static_cast<std::uint64_t>(split_slots * records * shape.heads * (shape.head_dim + 2)) * sizeof(float);
 }
 
 }  // namespace nibble::cuda

@@ -66,7 +66,14 @@ struct AttentionArgs {
   View y;
   // Prefill rows are computed on matrix units (core/numerics/attention_order.h); else as core/ops/ops.h says.
   bool units = false;
+  // Decode and verify rows: a block for each split of 1,024 keys, which leave attention_parts_bytes() here; null: for all.
+  float* parts = nullptr;
+  std::int64_t split_slots = 0;  // splits that the sequences of a step can have, attention_split_slots()
+  std::int32_t records = 1;      // rows of a verify range at most
 };
+// 0: no sequence can have two.
+std::int64_t attention_split_slots(std::int64_t pages, std::int32_t slots);
+std::uint64_t attention_parts_bytes(const AttentionShape& shape, std::int64_t split_slots, std::int32_t records);
 bool attention_on_units(ArchPath path, const AttentionShape& shape);
 // Which kernel serves; for StepStats.
 std::string attention_kernel(const AttentionArgs& args);
