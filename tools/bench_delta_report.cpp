@@ -7,6 +7,7 @@
 #include "core/base/json.h"
 #include "core/base/quote.h"
 #include "core/checkpoint/safetensors.h"
+#include "nibble/error.h"
 #include "nibble/version.h"
 #include "tools/failure.h"
 #include "tools/rows_report.h"
@@ -84,12 +85,14 @@ std::string delta_csv(const DeltaBench& bench) {
 
 decltype(DeltaBenchOptions::on_result) delta_saver(const std::string& folder) {
   std::error_code failed;
-  std::filesystem::create_directories(folder, failed);
-  if (failed || !std::filesystem::is_directory(folder)) {
+  if (std::filesystem::exists(folder, failed) && !std::filesystem::is_directory(folder, failed)) {
     throw usage_error(fmt::format("--save: expected a folder or a place for one, found {}", in_quotes(folder)));
   }
   return [folder](const DeltaBenchShape& s, std::int32_t sequences, std::int64_t rows, std::span<const std::uint16_t> qkv,
                   std::span<const float> g, std::span<const float> beta, std::span<const std::uint16_t> y) {
+    std::error_code failed;
+    std::filesystem::create_directories(folder, failed);
+    if (failed) throw Error(ErrorCode::bad_file, "[bench ops] --save: " + in_quotes(folder) + ": " + failed.message());
     const std::int64_t keys = std::int64_t{s.key_heads} * s.key_dim, values = std::int64_t{s.value_heads} * s.value_dim;
     std::vector<std::uint16_t> parts[3];
     for (std::int64_t row = 0; row < sequences * rows; ++row) {

@@ -141,8 +141,8 @@ class BenchOps final : public Command {
         ->type_name("LIST");
     add_list(app(), "-t,--tokens", rows_, "T: rows of x (--op delta: 1,512,2048,8192 unless given)");
     add_list(app(), "--sequences", sequences_, "of --op delta: sequences that run together");
-    not_empty(app().add_option("--save", save_, "of --op delta: a folder that takes inputs and outputs of its prompts, as "
-                                                "safetensors, for a peer (tools/peer_fla.py)"))
+    not_empty(app().add_option("--save", save_, "of --op delta: a folder that takes inputs and outputs of its prompts, of at "
+                                                "most 16,384 rows of bf16, as safetensors, for a peer (tools/peer_fla.py)"))
         ->type_name("DIR");
     add_int(app(), "-r,--repetitions", how_.repetitions, 1, 10000, "measured batches of each row");
     add_choice(app(), "--peer", peer_, {"cublas", "none"}, "what to compare with");
@@ -244,9 +244,16 @@ class BenchOps final : public Command {
       how.sequences.push_back(static_cast<std::int32_t>(n));
     }
     if (app().count("--tokens") == 0) rows_ = "1,512,2048,8192";
-    if (!save_.empty()) how.on_result = delta_saver(save_);
+    int saved = 0;
+    if (!save_.empty()) {
+      how.on_result = [&saved, save = delta_saver(save_)](const auto&... result) { save(result...), ++saved; };
+    }
     const DeltaBench bench = measured(console, how, bench_delta);
     console.out(output_ == "md" ? delta_markdown(bench) : output_ == "csv" ? delta_csv(bench) : delta_json(bench));
+    if (!save_.empty() && saved == 0) {
+      throw Failure{kFailed, fmt::format("--save: expected a prompt (T over 1) of rows of bf16, {} at most together, found none to save",
+                                         kMostSavedDeltaRows)};
+    }
     return bench.complete ? kOk : kInterrupted;
   }
 

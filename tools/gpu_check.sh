@@ -31,7 +31,9 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 [ -n "$stages" ] || stages="build ops sanitize parity bench"
-mkdir -p "$out" "$build"
+for folder in "$out" "$build"; do
+  { mkdir -p "$folder" && [ -w "$folder" ]; } 2>/dev/null || die "--out, --build: expected folders to write to, found \"$folder\""
+done
 out=$(cd "$out" && pwd) build=$(cd "$build" && pwd)
 
 if [ -n "$deps" ]; then

@@ -8,11 +8,17 @@ in float64 on those inputs (relative L2).
 Needs PyTorch with CUDA, Triton and the package flash-linear-attention (with fla-core) on the path.
 """
 import argparse
+import pathlib
 import statistics
 import sys
 
-import torch
-from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+try:
+    import torch
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+    from safetensors.torch import load_file
+    MISSING = None
+except ImportError as why:  # said by main, so that --help works without them
+    MISSING = why.name
 
 DIM = 128
 SHAPES = {"27b": (16, 48), "27b-tp2": (8, 24)}
@@ -70,8 +76,6 @@ def recurrence(q, k, v, g, beta):
 
 
 def compare(path):
-    from safetensors.torch import load_file
-
     saved = {name: x.cuda() for name, x in load_file(path).items()}
     args = [saved[name] for name in ("q", "k", "v", "g", "beta")]
     want = recurrence(*args)
@@ -88,6 +92,15 @@ def main():
     p.add_argument("-r", "--repetitions", type=int, default=9)
     p.add_argument("--no-times", action="store_true")
     args = p.parse_args()
+    if args.repetitions < 1:
+        p.error(f"--repetitions: expected 1 or more, found {args.repetitions}")
+    for path in args.saved:
+        if not pathlib.Path(path).is_file():
+            p.error(f"--saved: expected a file that nibble saved, found no {path}")
+    if MISSING:
+        sys.exit(f"expected PyTorch, flash-linear-attention and safetensors, found no Python module {MISSING}")
+    if not torch.cuda.is_available():
+        sys.exit("expected a CUDA card, PyTorch finds none")
     if not args.no_times:
         print("| heads | sequences x rows | flash-linear-attention, us |\n| --- | ---: | ---: |")
         for shape, sequences, rows in [("27b", 1, 2048), ("27b", 1, 8192), ("27b", 1, 16384), ("27b", 1, 32768),

@@ -277,14 +277,14 @@ class AttentionWorld {
     cpu_.attend(s);
     // Splits one after the other in a block, and each in its own, in turn.
     const std::int64_t splits = ++steps_ % 3 == 0 ? 0 : cuda::attention_split_slots(cpu_.sizes.pages, cpu_.sizes.slots);
-    DeviceArray<float> parts(at(static_cast<std::int64_t>(cuda::attention_parts_bytes(c.shape, splits, kRows) / sizeof(float))));
+    DeviceArray<float> of_splits(at(static_cast<std::int64_t>(cuda::attention_parts_bytes(c.shape, splits, kRows) / sizeof(float))));
     for (const Section part : kSections) {
-      cuda::attention(to, {drotated.view(), cpu_.scale, kv, part, dy.view(), units_, splits > 0 ? parts.data() : nullptr, splits, kRows});
+      cuda::attention(to, {drotated.view(), cpu_.scale, kv, part, dy.view(), units_, splits > 0 ? of_splits.data() : nullptr, splits, kRows});
     }
     finish_device();
     expect(dy.download(), s.y, where + ", attention");
     for (const std::string& hurt :
-         {drotated.damage(), dy.damage(), keys_.damage(), values_.damage(), dq.damage(), parts.damage()}) {
+         {drotated.damage(), dy.damage(), keys_.damage(), values_.damage(), dq.damage(), of_splits.damage()}) {
       EXPECT_EQ(hurt, "") << where;
     }
   }

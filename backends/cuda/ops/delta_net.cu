@@ -21,6 +21,8 @@
 #include "backends/cuda/device/tree.cuh"
 #include "backends/cuda/launch_early.h"
 #include "backends/cuda/ops/delta_front.h"
+#include "backends/cuda/ops/linear_parts.cuh"
+#include "backends/cuda/ops/linear_schedule.cuh"
 #include "nibble/error.h"
 
 namespace nibble::cuda {
@@ -233,7 +235,7 @@ __global__ void __launch_bounds__(Tokens<Dim>::kThreads, Dim == 128 ? kBlocks : 
   using Block = Tokens<Dim>;
   extern __shared__ float4 memory[];
   const RangeView* const range = token_range(*p.steps, static_cast<int>(blockIdx.y));
-  if (range == nullptr) return;
+  if (range == nullptr) return wait_for_launches_before();  // or what comes next could begin before them
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int head = static_cast<int>(blockIdx.x), ratio = p.state.shape.value_heads / p.state.shape.key_heads;
   const Block block{p, *range, Room<Dim>(memory, p.state.records), head, warp, lane, head % ratio == 0};
@@ -307,7 +309,12 @@ void launch(const Launch& to, const Params& p) {
   const dim3 grid(static_cast<unsigned>(p.state.shape.value_heads), static_cast<unsigned>(to.max_ranges));
   const auto bytes = static_cast<unsigned>(Room<Dim>::bytes(p.state.records));
   if (bytes > 48 * 1024) cudaFuncSetAttribute(tokens<Dim>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  launch_early(tokens<Dim>, grid, Tokens<Dim>::kThreads, bytes, to.stream, p);
+  // Code that is compiled on the card, from PTX, has no wait for the launches before.
+  if (has_wgmma() || has_fp4()) {
+    launch_early(tokens<Dim>, grid, Tokens<Dim>::kThreads, bytes, to.stream, p);
+  } else {
+    tokens<Dim><<<grid, Tokens<Dim>::kThreads, bytes, to.stream>>>(p);
+  }
 }
 
 bool in_bf16(const View& v) { return v.dtype == DType::bf16; }

@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kPassThreads, (PassRooms<KeyDim, Kind>::kBlock
   extern __shared__ std::byte memory[];
   const int index = static_cast<int>(blockIdx.z);
   const RangeView* const range = section_range(*p.steps, p.section, index);
-  if (range == nullptr) return;
+  if (range == nullptr) return wait_for_launches_before();
   const RangeView r = *range;
   const int head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kPassColumns;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
