@@ -90,9 +90,9 @@ decltype(DeltaBenchOptions::on_result) delta_saver(const std::string& folder) {
   }
   return [folder](const DeltaBenchShape& s, std::int32_t sequences, std::int64_t rows, std::span<const std::uint16_t> qkv,
                   std::span<const float> g, std::span<const float> beta, std::span<const std::uint16_t> y) {
-    std::error_code failed;
-    std::filesystem::create_directories(folder, failed);
-    if (failed) throw Error(ErrorCode::bad_file, "[bench ops] --save: " + in_quotes(folder) + ": " + failed.message());
+    std::error_code made;
+    std::filesystem::create_directories(folder, made);
+    if (made) throw Error(ErrorCode::bad_file, "[bench ops] --save: " + in_quotes(folder) + ": " + made.message());
     const std::int64_t keys = std::int64_t{s.key_heads} * s.key_dim, values = std::int64_t{s.value_heads} * s.value_dim;
     std::vector<std::uint16_t> parts[3];
     for (std::int64_t row = 0; row < sequences * rows; ++row) {
