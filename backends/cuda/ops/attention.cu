@@ -194,9 +194,10 @@ __global__ void __launch_bounds__(kThreads, kQueries * kWidth > 16 * kThreads ? 
   static_assert(kRows >= 1);
   __shared__ Shared<kQueries> shared;
   const int kv_head = static_cast<int>(blockIdx.y), group = a.shape.heads / a.shape.kv_heads;
+  const bool by_split = kQueries == kFewQueries && a.parts != nullptr;  // never of prompts: known when compiled
   Queries mine{nullptr, 0, 0, group};
   int slot = 0, split = 0;
-  if (a.parts == nullptr) {
+  if (!by_split) {
     mine = find_queries(*steps, a.section, static_cast<int>(blockIdx.x), kQueries, group);
   } else {
     const int tiles = (a.most + kQueries - 1) / kQueries, first = static_cast<int>(blockIdx.x) % tiles * kQueries;
@@ -213,8 +214,8 @@ __global__ void __launch_bounds__(kThreads, kQueries * kWidth > 16 * kThreads ? 
   const std::int64_t page_head = std::int64_t{kTile} * dim;
   const std::int32_t* pages = steps->pages + mine.range->first_page;
   const std::int64_t last = mine.position(mine.count - 1) / kTile + 1, begin = std::int64_t{split} * kSplitTiles;
-  const bool alone = a.parts == nullptr || splits_of(*mine.range) == 1;
-  const std::int64_t end = a.parts == nullptr ? last : min(last, begin + kSplitTiles);
+  const bool alone = !by_split || splits_of(*mine.range) == 1;
+  const std::int64_t end = by_split ? min(last, begin + kSplitTiles) : last;
 
   float o[kRows] = {}, total[kRows] = {};
   for (std::int64_t tile = begin; tile < end; ++tile) {
