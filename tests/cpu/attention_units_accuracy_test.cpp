@@ -11,15 +11,6 @@ Row rounded(Row y) {
   for (float& x : y) x = bf16(x);
   return y;
 }
-double off_by(const Row& got, const std::vector<double>& want) {  // relative L2
-  double off = 0, size = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    const double d = static_cast<double>(got[i]) - want[i];
-    off += d * d;
-    size += want[i] * want[i];
-  }
-  return std::sqrt(off / size);
-}
 // Of y as its buffer holds it.
 double measured(const AttentionRows& r, const std::string& name) {
   const std::vector<double> want = attention_in_float64(r.head(0));

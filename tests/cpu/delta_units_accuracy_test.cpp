@@ -27,16 +27,6 @@ Row rounded(const DeltaHead& h, Row y) {
   return y;
 }
 
-double off_by(const Row& got, const std::vector<double>& want) {  // relative L2
-  double off = 0, size = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    const double d = static_cast<double>(got[i]) - want[i];
-    off += d * d;
-    size += want[i] * want[i];
-  }
-  return std::sqrt(off / size);
-}
-
 void expect_numbers(const DeltaHead& h, const Row& y, const std::string& where) {
   for (const Row* all : {&y, &h.s}) {
     for (const float x : *all) ASSERT_TRUE(std::isfinite(x)) << where;

@@ -1,4 +1,4 @@
-// units_support.h: what the tests of the ops on matrix units share: sums of the units, random numbers, bytes.
+// units_support.h: what the tests of the ops on matrix units share: sums of the units, random numbers, bytes, errors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numbers>
 #include <string>
+#include <vector>
 
 #include "core/numerics/codecs.h"
 #include "core/numerics/fused_dot.h"
@@ -57,6 +58,16 @@ class Normal {
   float (*round_)(float);
   std::int64_t next_ = 0;
 };
+
+inline double off_by(const Row& got, const std::vector<double>& want) {  // relative L2
+  double off = 0, size = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const double d = static_cast<double>(got[i]) - want[i];
+    off += d * d;
+    size += want[i] * want[i];
+  }
+  return std::sqrt(off / size);
+}
 
 inline void append(Row& to, const Row& from) { to.insert(to.end(), from.begin(), from.end()); }
 

@@ -9,20 +9,12 @@
 #include "tests/golden/fixture.h"
 #include "tests/models/folder.h"
 #include "tests/parity/passes_on.h"
+#include "tests/parity/runs.h"
 
 namespace nibble::test {
 namespace {
 
-std::string model() { return data("model/hf-nvfp4-ct"); }
 constexpr int kDeltaLayers = 6;  // of eight
-
-ParityOptions options(int rows = 70, int decode = 3) {
-  ParityOptions how;
-  for (int i = 0; i < rows; ++i) how.prompt.push_back((i * 37 + 11) % 4000);
-  how.decode = decode;
-  how.chunk = 64;
-  return how;
-}
 
 // Runs the parts, and shows what a device that has them as one would.
 class AsOne final : public PassesOn {

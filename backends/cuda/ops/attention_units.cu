@@ -14,6 +14,7 @@
 #include "backends/cuda/device/mma.cuh"
 #include "backends/cuda/ops/delta_grid.cuh"
 #include "backends/cuda/ops/linear_parts.cuh"
+#include "backends/cuda/shared_memory.h"
 #include "core/numerics/attention_order.h"
 #include "nibble/error.h"
 
@@ -238,7 +239,7 @@ __global__ void __launch_bounds__(Warps * 32, 1) attend_units(const Params a) {
 }
 
 template <int Dim, int Warps, int Stages>
-bool launch(const Launch& to, Params p, int most_bytes) {
+bool launch(const Launch& to, Params p, std::size_t most_bytes) {
   using R = Room<Dim, Warps, Stages>;
   if (R::kBytes > most_bytes) return false;
   p.parts = (p.shape.heads / p.shape.kv_heads * kGroups + Warps - 1) / Warps;
@@ -246,13 +247,6 @@ bool launch(const Launch& to, Params p, int most_bytes) {
   cudaFuncSetAttribute(attend_units<Dim, Warps, Stages>, cudaFuncAttributeMaxDynamicSharedMemorySize, R::kBytes);
   attend_units<Dim, Warps, Stages><<<grid, R::kThreads, R::kBytes, to.stream>>>(p);
   return true;
-}
-
-int most_shared() {
-  int card = 0, bytes = 0;
-  cudaGetDevice(&card);
-  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, card);
-  return bytes;
 }
 
 }  // namespace
@@ -278,7 +272,7 @@ void attention_units(const Launch& to, const AttentionArgs& a) {
   }
   const Params p{to.step, typed<Bf16>(a.q), typed<Bf16>(a.y), a.scale, s, reinterpret_cast<const Bf16*>(a.state.k),
                  reinterpret_cast<const Bf16*>(a.state.v), 1};
-  const int most = most_shared();
+  const std::size_t most = most_shared();
   const bool launched = s.head_dim == 64    ? launch<64, 8, 2>(to, p, most)
                         : s.head_dim == 128 ? launch<128, 8, 2>(to, p, most) || launch<128, 4, 1>(to, p, most)
                                             : launch<256, 8, 2>(to, p, most) || launch<256, 4, 1>(to, p, most) || launch<256, 2, 0>(to, p, most);

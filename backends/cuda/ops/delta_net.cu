@@ -23,6 +23,7 @@
 #include "backends/cuda/ops/delta_front.h"
 #include "backends/cuda/ops/linear_parts.cuh"
 #include "backends/cuda/ops/linear_schedule.cuh"
+#include "backends/cuda/shared_memory.h"
 #include "nibble/error.h"
 
 namespace nibble::cuda {
@@ -296,13 +297,6 @@ __global__ void __launch_bounds__(Tokens<Dim>::kThreads, Dim == 128 ? kBlocks : 
 }
 
 std::size_t shared_bytes(const DeltaShape& d, int rows) { return d.key_dim == 32 ? Room<32>::bytes(rows) : Room<128>::bytes(rows); }
-// Of a block, on the card that is chosen.
-std::size_t most_shared() {
-  int card = 0, bytes = 0;
-  cudaGetDevice(&card);
-  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, card);
-  return static_cast<std::size_t>(bytes);
-}
 
 template <int Dim>
 void launch(const Launch& to, const Params& p) {
