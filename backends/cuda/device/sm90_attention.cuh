@@ -80,16 +80,4 @@ __device__ __forceinline__ void wait_asleep(Barrier b, std::uint32_t parity, std
 #endif
 }
 
-// Two warpgroups take turns: 256 threads meet at barrier `id`, those of one without waiting.
-__device__ __forceinline__ void turn_wait(int id) {
-#if defined(NIBBLE_SM90A)
-  asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory");
-#endif
-}
-__device__ __forceinline__ void turn_give(int id) {
-#if defined(NIBBLE_SM90A)
-  asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory");
-#endif
-}
-
 }  // namespace nibble::cuda

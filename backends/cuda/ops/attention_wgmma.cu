@@ -4,7 +4,7 @@
 //   map    block = two units of one kv head (two heads of the same positions where a kv head has an even number), a
 //          warpgroup each, and a warp that brings tiles: both read the same keys and values. The longest units come first
 //   loop   a warpgroup asks for the next tile's scores, then for this tile's values, and weighs scores while values are
-//          multiplied; the two warpgroups ask in turn, so that one weighs while the other's products run
+//          multiplied. Whose turn it is at the matrix unit is left to the card: taking turns by barriers was no faster
 //   sums   core/numerics/attention_order.h                                 parity: mirrored
 //   cost   4 * Dim products a query and key -> matrix unit; beside it about 19 instructions for a score
 //   needs  wgmma and tensor maps; pages whose rows behind a sequence may hold anything
@@ -174,20 +174,17 @@ class Worker {
       : room_(room), a_(a), unit_(unit), lane_(static_cast<int>(threadIdx.x) % 32),
         row_(static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane_ / 4) {}
 
-  // `tiles` of this unit, of the block's `all`; in turns: both units have as many.
-  __device__ __forceinline__ void run(int tiles, int all, bool in_turns) {
+  // `tiles` of this unit, of the block's `all`.
+  __device__ __forceinline__ void run(int tiles, int all) {
     clear(o_);
     m_[0] = m_[1] = -__builtin_inff();
     l_[0] = l_[1] = 0.0f;
     if (tiles > 0) {
-      if (in_turns && unit_ == 1) turn_give(1);
       room_.has_queries(unit_).wait(0);
       room_.has_keys(0).wait(0);
-      if (in_turns) turn_wait(1 + unit_);
       scores(0);
       wgmma_wait<0>();
       settle(x_);
-      if (in_turns && (unit_ == 0 || tiles > 1)) turn_give(2 - unit_);
       arrive(room_.keys_read(0));
       weigh(tiles == 1);
       pack();
@@ -195,13 +192,11 @@ class Worker {
 #pragma unroll 1
     for (int tile = 1; tile < tiles; ++tile) {
       room_.has_keys(tile).wait(R::parity(tile));
-      if (in_turns) turn_wait(1 + unit_);
       scores(tile);
       room_.has_values(tile - 1).wait(R::parity(tile - 1));
       values(tile - 1);
       wgmma_wait<1>();
       settle(x_);
-      if (in_turns && (unit_ == 0 || tile + 1 < tiles)) turn_give(2 - unit_);
       arrive(room_.keys_read(tile));
       weigh(tile + 1 == tiles);
       wgmma_wait<0>();
@@ -384,7 +379,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int unit = same(static_cast<int>(threadIdx.x) / 128);
   const int head = unit == 0 ? w.head[0] : w.head[1], chunk = unit == 0 ? w.chunk[0] : w.chunk[1];
   Worker<Dim> worker(room, a, unit);
-  worker.run(same(head < 0 ? 0 : chunk + 1), same(w.tiles), w.head[1] >= 0 && w.chunk[0] == w.chunk[1]);
+  worker.run(same(head < 0 ? 0 : chunk + 1), same(w.tiles));
   if (head >= 0) worker.store(*w.range, chunk, kv_head * group + head);
 #endif
 }
