@@ -127,6 +127,7 @@ struct BackendOptions {
   bool packing = true;             // CPU: false leaves weights where their file is mapped
   std::optional<bool> fused_swiglu;  // CUDA: whether gate, up and SwiGLU are one op; empty = yes, but not where rows are f16
   std::optional<bool> fused_delta;   // CUDA: whether a delta net, from gates to norm, is one op; empty = yes, but not where rows are f16
+  std::optional<bool> fused_linears;  // CUDA: whether joined linear layers are one launch; empty = on path sm90
 };
 
 struct BackendEntry {

@@ -69,6 +69,9 @@ const BackendOptions& for_a_cpu(const BackendOptions& options) {
   if (options.fused_delta.value_or(false)) {
     refuse("fused-delta: expected off (only CUDA cards have the fused op), found \"on\"");
   }
+  if (options.fused_linears.value_or(false)) {
+    refuse("fused-linears: expected off (only CUDA cards have such launches), found \"on\"");
+  }
   return options;
 }
 

@@ -149,6 +149,11 @@ CudaBackend::CudaBackend(const BackendOptions& options)
   device_.fusions.linear_swiglu = fused("fused-swiglu", options.fused_swiglu);
   if (path_ == ArchPath::sm120) device_.fusions.refusal = refuse_sm120_swiglu;
   device_.fusions.delta_net = fused("fused-delta", options.fused_delta);
+  fused_linears_ = options.fused_linears.value_or(path_ == ArchPath::sm90);
+  if (fused_linears_ && path_ != ArchPath::sm90) {
+    throw Error(ErrorCode::invalid_argument, "[cuda] fused-linears: expected off on path " + device_.profile +
+                                                 " (kernels of path sm90 have it), found \"on\"");
+  }
   device_.memory = card.memory;
   device_.free_memory = card.free_memory;
   stream_ = std::make_unique<Stream>();

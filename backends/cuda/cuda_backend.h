@@ -48,6 +48,7 @@ class CudaBackend final : public Backend {
 
   int index_;
   bool graphs_;
+  bool fused_linears_ = false;
   ArchPath path_ = ArchPath::sm90;
   int multiprocessors_ = 0;
   DeviceInfo device_;

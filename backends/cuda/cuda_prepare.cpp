@@ -262,6 +262,7 @@ void CudaBackend::prepare(ModelSpec spec, const StateSizes& sizes,
   l->layout = spec.state;
   l->path = path_;
   l->operand = device_.operand;
+  l->fused_linears = fused_linears_;
   l->weight_block =
       Block(Place::device, memory.weights + memory.constants, "weights", arenas_made_);
   l->state_block =

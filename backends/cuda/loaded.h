@@ -75,6 +75,7 @@ struct Loaded {
   StateLayout layout;
   ArchPath path = ArchPath::sm90;
   DType operand = DType::bf16;
+  bool fused_linears = false;    // joined linear layers are one launch where a kernel can
   std::vector<Program> programs;  // bound ops point into it
   Block weight_block, state_block, scratch_block, pinned_block;
   std::vector<WeightImage> weights;

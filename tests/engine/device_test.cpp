@@ -35,6 +35,9 @@ TEST(Device, ParsesItsForms) {
   EXPECT_FALSE(d.fused_delta.has_value());
   EXPECT_EQ(Device::parse("cuda:fused-delta=on").fused_delta, std::optional(true));
   EXPECT_EQ(Device::parse("cuda:fused-delta=off").fused_delta, std::optional(false));
+  EXPECT_FALSE(d.fused_linears.has_value());
+  EXPECT_EQ(Device::parse("cuda:fused-linears=on").fused_linears, std::optional(true));
+  EXPECT_EQ(Device::parse("cuda:fused-linears=off").fused_linears, std::optional(false));
   d = Device::parse("cuda:3,threads=4");
   EXPECT_EQ(d.arch_path, "");
   EXPECT_EQ(d.index, 3);
@@ -47,7 +50,7 @@ TEST(Device, TextIsWhatParseTakes) {
                            "cuda:2,threads=3", "cuda:arch-path=sm120", "cuda:1,arch-path=sm70,graphs=off",
                            "cpu:fused-pack=off", "cpu:packing=off,kernels=avx2", "cuda:1,graphs=off,fused-pack=on",
                            "cuda:fused-swiglu=on", "cuda:fused-pack=off,fused-swiglu=off", "cuda:fused-delta=on",
-                           "cuda:1,fused-pack=on,fused-swiglu=on,fused-delta=off"}) {
+                           "cuda:1,fused-pack=on,fused-swiglu=on,fused-delta=off,fused-linears=off"}) {
     EXPECT_EQ(Device::parse(text).text(), text);
   }
   EXPECT_EQ(Device::parse("cpu:threads=0").text(), "cpu");

@@ -125,6 +125,8 @@ TEST(CommandLine, WrongOnesSayWhatWasExpectedAndFound) {
       {{"parity", model, "--a", "cpu:fused-pack=on", "--digest"}, "fused-pack: expected off", "found on"},
       {{"parity", model, "--a", "cuda:fused-swiglu=on", "--digest"}, "fused-swiglu: expected off", "found on"},
       {{"parity", model, "--a", "cuda:fused-delta=on", "--digest"}, "fused-delta: expected off", "found on"},
+      {{"generate", model, "-p", "a", "--device", "cpu:fused-linears=on"},
+       "fused-linears: expected off (only CUDA cards have such launches)", "found \"on\""},
       {{"generate", model, "-p", "a", "--device", "cpu:fused-delta=on"},
        "fused-delta: expected off (only CUDA cards have the fused op)", "found \"on\""},
       {{"generate", model, "-p", "a", "--device", "cpu:fused-swiglu=on"},
