@@ -219,12 +219,13 @@ class Binder : private BinderViews {
     const KvLayerView& state = attention_layer(a.layer, a.shape);
     const std::int64_t cols = std::int64_t{a.shape.heads} * a.shape.head_dim;
     bound_.limits.attention = true;
+    const bool units = attention_on_units(l_.path, a.shape);
     const AttentionArgs args{operand("q", a.q, cols), a.scale, state, a.section, result("y", a.y, cols),
-                             attention_on_units(l_.path, a.shape), l_.workspace.attention,
-                             attention_split_slots(l_.sizes.pages, l_.sizes.slots), l_.sizes.records, l_.path};
+                             units, l_.workspace.attention,
+                             attention_split_slots(units, l_.sizes.pages, l_.sizes.slots), l_.sizes.records, l_.path};
     output_ = args.y;
     section_ = &a.section;
-    if (args.units && a.section == Section::prefill) serves_.second = attention_kernel(bound_.launch, args);
+    if (args.units) serves_.second = attention_kernel(bound_.launch, args);
     return [args](const Launch& to) { attention(to, args); };
   }
   Call call(const SigmoidGate& a) {

@@ -63,7 +63,7 @@ struct ScratchPlan {
         if (std::holds_alternative<Sample>(op.args)) sampled = std::max(sampled, p.cls.max_outputs);
         wide = std::max(wide, wide_bytes(p, op));
         if (const auto* a = std::get_if<Attention>(&op.args); a != nullptr && a->section != Section::prefill) {
-          const std::int64_t splits = attention_split_slots(sizes.pages, sizes.slots);
+          const std::int64_t splits = attention_split_slots(attention_on_units(path, a->shape), sizes.pages, sizes.slots);
           attention = std::max(attention, attention_parts_bytes(a->shape, splits, sizes.records));
         }
         const auto* net = std::get_if<DeltaNet>(&op.args);

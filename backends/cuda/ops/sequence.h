@@ -64,16 +64,17 @@ struct AttentionArgs {
   KvLayerView state;
   Section section;
   View y;
-  // Prefill rows are computed on matrix units (core/numerics/attention_order.h); else as core/ops/ops.h says.
+  // Computed on matrix units (core/numerics/attention_order.h); else as core/ops/ops.h says.
   bool units = false;
-  // Decode and verify rows: a block for each split of 1,024 keys, which leave attention_parts_bytes() here; null: for all.
+  // Decode and verify rows: splits side by side, which leave attention_parts_bytes() here, aligned to 16 bytes. Null: one
+  // after the other; on matrix units: no sequence has two.
   float* parts = nullptr;
   std::int64_t split_slots = 0;  // splits that the sequences of a step can have, attention_split_slots()
   std::int32_t records = 1;      // rows of a verify range at most
   ArchPath path = ArchPath::sm120;  // of `units`: sm90 has wgmma for them, with the same bits
 };
 // 0: no sequence can have two.
-std::int64_t attention_split_slots(std::int64_t pages, std::int32_t slots);
+std::int64_t attention_split_slots(bool units, std::int64_t pages, std::int32_t slots);
 std::uint64_t attention_parts_bytes(const AttentionShape& shape, std::int64_t split_slots, std::int32_t records);
 bool attention_on_units(ArchPath path, const AttentionShape& shape);
 // Which kernel serves a class, and why not one before it; for StepStats.
