@@ -127,6 +127,8 @@ struct BackendOptions {
   bool packing = true;             // CPU: false leaves weights where their file is mapped
   std::optional<bool> fused_swiglu;  // CUDA: whether gate, up and SwiGLU are one op; empty = yes, but not where rows are f16
   std::optional<bool> fused_delta;   // CUDA: whether a delta net, from gates to norm, is one op; empty = yes, but not where rows are f16
+  std::optional<bool> fused_add_norm;  // whether the residual sum and the norm of it are one op; empty = yes
+  std::optional<bool> fused_gate;      // whether attention and its gate are one op; empty = yes, but not on a card where rows are f16
 };
 
 struct BackendEntry {

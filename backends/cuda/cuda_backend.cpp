@@ -149,6 +149,8 @@ CudaBackend::CudaBackend(const BackendOptions& options)
   device_.fusions.linear_swiglu = fused("fused-swiglu", options.fused_swiglu);
   if (path_ == ArchPath::sm120) device_.fusions.refusal = refuse_sm120_swiglu;
   device_.fusions.delta_net = fused("fused-delta", options.fused_delta);
+  device_.fusions.add_norm = options.fused_add_norm.value_or(true);
+  device_.fusions.gated_attention = fused("fused-gate", options.fused_gate);
   device_.memory = card.memory;
   device_.free_memory = card.free_memory;
   stream_ = std::make_unique<Stream>();
