@@ -128,6 +128,8 @@ struct BackendOptions {
   std::optional<bool> fused_swiglu;  // CUDA: whether gate, up and SwiGLU are one op; empty = yes, but not where rows are f16
   std::optional<bool> fused_delta;   // CUDA: whether a delta net, from gates to norm, is one op; empty = yes, but not where rows are f16
   std::optional<bool> fused_linears;  // CUDA: whether joined linear layers are one launch; empty = on path sm90
+  std::optional<bool> fused_add_norm;  // whether the residual sum and the norm of it are one op; empty = yes
+  std::optional<bool> fused_gate;      // whether attention and its gate are one op; empty = yes, but not on a card where rows are f16
 };
 
 struct BackendEntry {

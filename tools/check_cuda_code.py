@@ -34,6 +34,8 @@ CHECKS = [
     ("backends/cuda/ops/experts.cu", "sm_90a", None),
     ("backends/cuda/ops/eights_elementwise.cu", "sm_90a", None),
     ("backends/cuda/ops/eights_norms.cu", "sm_90a", None),
+    ("backends/cuda/ops/add_norm.cu", "sm_90a", None),
+    ("backends/cuda/ops/add_norm.cu", "sm_120a", None),
     ("backends/cuda/ops/eights_elementwise.cu", "sm_120a", None),
     ("backends/cuda/ops/eights_norms.cu", "sm_120a", None),
     ("backends/cuda/ops/linear_wgmma_nvfp4.cu", "sm_90a", r"HGMMA\.64x|HMMA\.16816"),
@@ -83,11 +85,14 @@ CHECKS = [
 # (65,536) as they are made for. linear_fp4: 384 threads, one block or two; with setmaxnreg these are the ones before
 # threads give and take. linear_sm70: tiles of 256 threads one, few rows of 128 threads four (8 rows of x), three (16) or
 # two (32). delta_sm70: two blocks of 128 threads. eights: four blocks of 256 threads, three of 320 for rms_by_rows.
+# add_norm: one block of 640 threads or two of 320.
 BUDGETS = {
     ("linear_fp4.cu", "sm_120a"): [(r"linear_fp4<.*, 1> ?>", 65536 // 384 // 8 * 8), (r"linear_fp4<.*, 2> ?>", 168)],
     ("linear_sm70_tile.cu", "sm_70"): [(r"sm70_tile<", 255)],
     ("eights_elementwise.cu", "sm_90a"): [(r"_by_eights<", 64)],
     ("eights_norms.cu", "sm_90a"): [(r"_by_eights<", 64), (r"rms_by_rows<", 64)],
+    ("add_norm.cu", "sm_90a"): [(r"add_rms_by_rows<", 65536 // 640)],
+    ("add_norm.cu", "sm_120a"): [(r"add_rms_by_rows<", 65536 // 640)],
     ("delta_sm70_prepare.cu", "sm_70"): [(r"sm70_prepare<", 255)],
     ("delta_sm70_pass.cu", "sm_70"): [(r"sm70_pass<", 255)],
     ("linear_sm70_few.cu", "sm_70"): [(r"sm70_few<.*, 1>", 128), (r"sm70_few<.*, 2>", 168), (r"sm70_few<.*, 4>", 255)],

@@ -161,6 +161,15 @@ for stage in $stages; do
         step parity "fused delta, qwen3_next $profile" "$nibble" parity "$data/archs/qwen3_next" \
           --a "cpu:mirror=$profile" --b "cuda:arch-path=$profile,fused-delta=on"
       done
+      for profile in sm90 sm120; do
+        step parity "fused add and norm, fused gate $profile" "$nibble" parity "$data/model/hf-nvfp4-ct" \
+          --a "cpu:mirror=$profile" --b "cuda:arch-path=$profile,fused-add-norm=on,fused-gate=on"
+        step parity "fused add and norm, packed norms $profile" "$nibble" parity "$data/model/hf-nvfp4-ct" \
+          --a "cpu:mirror=$profile,fused-pack=on" --b "cuda:arch-path=$profile,fused-pack=on,fused-add-norm=on" \
+          --activations declared
+      done
+      step parity "fused add and norm sm70" "$nibble" parity "$data/model/hf-nvfp4-ct" \
+        --a cpu:mirror=sm70 --b cuda:arch-path=sm70,fused-add-norm=on
       for checkpoint in mixed/hf-mixed-ct mixed/hf-mixed-modelopt mixed/hf-fp8-block; do
         step parity "fused swiglu, $checkpoint" "$nibble" parity "$data/$checkpoint" \
           --a cpu:mirror=sm90 --b cuda:arch-path=sm90,fused-swiglu=on

@@ -1,4 +1,4 @@
-// Ops that pack what they make.
+// Ops that do the work of two, those that pack what they make among them.
 #include "backends/cpu/binder.h"
 
 namespace nibble::cpu {
@@ -54,6 +54,37 @@ Binder::Call Binder::call(const Packed<SwiGlu>& a) {
     PackArgs now = args;
     now.to.rows = step.count(gate.rows);
     swiglu_pack(l.isa, l.parallel, {gate.data, gate.stride}, {up.data, up.stride}, now);
+  };
+}
+
+SumArgs Binder::sum_args(const Add& a) const {
+  const View in_a = f32("a", a.a), in_b = rows_like("b", a.b, in_a, in_a.cols), sum = rows_like("sum", a.y, in_a, in_a.cols);
+  return {{in_a.data, in_a.stride}, {in_b.data, in_b.stride}, {sum.data, sum.stride}};
+}
+
+Binder::Call Binder::call(const AddRmsNorm& a) {
+  const SumArgs sum = sum_args(a.add);
+  const View x = f32("x", a.norm.x), y = rows_like("y", a.norm.y, x, x.cols);
+  expect(a.norm.x == a.add.y, "x", "the sum");
+  const float* const w = constant("weight", a.norm.weight, x.cols);
+  output_ = a.norm.y;
+  return [&l = l_, sum, x, y, w, eps = a.norm.eps](const Step& step) {
+    add_rms_norm(l.isa, l.parallel, step.count(x.rows), x.cols, sum, w, eps, {y.data, y.stride});
+  };
+}
+
+Binder::Call Binder::call(const Packed<AddRmsNorm>& a) {
+  const SumArgs sum = sum_args(a.op.add);
+  const RmsNorm& norm = a.op.norm;
+  const View x = f32("x", norm.x);
+  expect(norm.x == a.op.add.y, "x", "the sum");
+  const float* const w = constant("weight", norm.weight, x.cols);
+  const PackArgs args = pack_args(a.pack, norm.y, x.cols, x.rows);
+  output_ = a.pack.codes;
+  return [&l = l_, sum, rows = x.rows, w, eps = norm.eps, args](const Step& step) {
+    PackArgs now = args;
+    now.to.rows = step.count(rows);
+    add_rms_norm_pack(l.isa, l.parallel, sum, w, eps, now);
   };
 }
 

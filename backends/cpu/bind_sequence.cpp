@@ -145,6 +145,29 @@ Binder::Call Binder::call(const Attention& a) {
   };
 }
 
+Binder::Call Binder::call(const GatedAttention& a) {
+  Attention part = a.attention;
+  expect(part.y == a.gate.y && a.gate.x == a.gate.y, "y", "the output of attention and of its gate");
+  std::vector<Call> calls;
+  for (const Section section : {Section::decode, Section::verify, Section::prefill}) {
+    part.section = section;
+    if (program_.cls.has(section)) calls.push_back(call(part));
+  }
+  if (rounded_) {  // as the op alone would be
+    const View y = f32("y", a.gate.y);
+    calls.push_back([&l = l_, y, e = exponents(a.gate.y)](const Step& step) {
+      const Out rows{y.data, y.stride};
+      e == nullptr ? round_bf16(l.isa, l.parallel, step.count(y.rows), y.cols, rows)
+                   : round_f16(l.isa, l.parallel, step.count(y.rows), y.cols, rows, e);
+    });
+  }
+  calls.push_back(call(a.gate));
+  section_ = nullptr;
+  return [calls = std::move(calls)](const Step& step) {
+    for (const Call& one : calls) one(step);
+  };
+}
+
 Binder::Call Binder::call(const Sample& a) {
   const View logits = f32("logits", a.logits, l_.sizes.vocab);
   expect(logits.rows == Rows::outputs, "logits", "one row for each output");

@@ -53,6 +53,9 @@ class Binder {
   Call call(const ExpertCombine& a);
   Call call(const LinearSwiGlu& a);
   Call call(const DeltaNet& a);
+  Call call(const AddRmsNorm& a);
+  Call call(const Packed<AddRmsNorm>& a);
+  Call call(const GatedAttention& a);
 
   [[noreturn]] void fail(const std::string& what) const;
   void expect(bool good, const char* field, const char* wanted) const;
@@ -65,6 +68,7 @@ class Binder {
   std::int32_t* exponents(const Tensor& t) const;
   View rows_like(const char* field, const Tensor& t, const View& other,
                  std::int64_t cols = 0) const;
+  SumArgs sum_args(const Add& a) const;
   // Codes, scales and rows of Quantize for an input of these columns and rows.
   QuantizeArgs quantize_args(const ActivationFormat& format, const Tensor& codes,
                              const Tensor& scales, std::int64_t cols, Rows rows) const;

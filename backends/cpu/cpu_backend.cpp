@@ -97,6 +97,8 @@ CpuBackend::CpuBackend(const BackendOptions& options)
     device_.operand = operand_type(profile_);
   }
   if (options.fused_pack.value_or(true)) device_.fusions = Fusions::packs();
+  device_.fusions.add_norm = options.fused_add_norm.value_or(true);
+  device_.fusions.gated_attention = options.fused_gate.value_or(true);
   device_.packing = options.packing;
   device_.threads = parallel_.threads();
   device_.memory = memory.total;

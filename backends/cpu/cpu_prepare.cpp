@@ -82,7 +82,9 @@ void place_weights(Loaded& l, ModelSpec& spec, Carver& carver, const std::functi
 std::int64_t packed_columns(const OpArgs& args) {
   return std::visit(
       [](const auto& a) -> std::int64_t {
-        if constexpr (requires { a.pack; }) {
+        if constexpr (requires { a.op.norm; }) {
+          return a.op.norm.y.cols;
+        } else if constexpr (requires { a.pack; }) {
           return a.op.y.cols;
         } else {
           return 0;

@@ -215,24 +215,51 @@ class Binder : private BinderViews {
     output_ = args.q_out;
     return [args](const Launch& to) { qk_norm_rope(to, args); };
   }
-  Call call(const Attention& a) {
+  AttentionArgs attention_args(const Attention& a) {
     const KvLayerView& state = attention_layer(a.layer, a.shape);
     const std::int64_t cols = std::int64_t{a.shape.heads} * a.shape.head_dim;
     bound_.limits.attention = true;
     const bool units = attention_on_units(l_.path, a.shape);
-    const AttentionArgs args{operand("q", a.q, cols), a.scale, state, a.section, result("y", a.y, cols),
-                             units, l_.workspace.attention,
-                             attention_split_slots(units, l_.sizes.pages, l_.sizes.slots), l_.sizes.records, l_.path};
+    return {operand("q", a.q, cols), a.scale, state, a.section, result("y", a.y, cols), units, l_.workspace.attention,
+            attention_split_slots(units, l_.sizes.pages, l_.sizes.slots), l_.sizes.records, l_.path};
+  }
+  Call call(const Attention& a) {
+    const AttentionArgs args = attention_args(a);
     output_ = args.y;
     section_ = &a.section;
     if (args.units) serves_.second = attention_kernel(bound_.launch, args);
     return [args](const Launch& to) { attention(to, args); };
   }
-  Call call(const SigmoidGate& a) {
-    const std::int64_t cols = std::int64_t{a.heads} * a.head_dim;
+  void expect_gate(const SigmoidGate& a) const {
     const std::int64_t reach = (a.heads - 1) * a.gate_head_stride + a.head_dim;
     expect(a.gate_head_stride >= a.head_dim && reach <= a.gate.cols, "gate",
            "heads inside the row");
+  }
+  Call call(const GatedAttention& a) {
+    expect(l_.operand != DType::f16, "gate", "no rows of f16 (its op stays apart)");
+    expect(a.attention.y == a.gate.y && a.gate.heads == a.attention.shape.heads && a.gate.head_dim == a.attention.shape.head_dim,
+           "gate", "one of each head of attention, with its output");
+    expect_gate(a.gate);
+    AttentionArgs args = attention_args(a.attention);
+    args.gate = like("gate", a.gate.gate, a.gate.y, 0);
+    args.gate_head_stride = a.gate.gate_head_stride;
+    output_ = args.y;
+    std::vector<AttentionArgs> parts;
+    std::string kernels;
+    for (const Section s : {Section::decode, Section::verify, Section::prefill}) {
+      args.section = s;
+      if (!program_.cls.has(s)) continue;
+      parts.push_back(args);
+      if (args.units) kernels += (kernels.empty() ? "" : "; ") + attention_kernel(bound_.launch, args);
+    }
+    if (!kernels.empty()) serves_.second = kernels;
+    return [parts = std::move(parts)](const Launch& to) {
+      for (const AttentionArgs& part : parts) attention(to, part);
+    };
+  }
+  Call call(const SigmoidGate& a) {
+    const std::int64_t cols = std::int64_t{a.heads} * a.head_dim;
+    expect_gate(a);
     const SigmoidGateArgs args{
         operand("x", a.x, cols), like("gate", a.gate, a.x, 0),    a.heads, a.head_dim,
         a.gate_head_stride,      result_like("y", a.y, a.x, cols)};
@@ -247,7 +274,7 @@ class Binder : private BinderViews {
     return [args](const Launch& to) { swiglu(to, args); };
   }
   Call call(const Add& a) {
-    const AddArgs args{f32("a", a.a), f32("b", a.b, a.a.cols), f32("y", a.y, a.a.cols)};
+    const AddArgs args = add_args(a);
     output_ = args.y;
     return [args](const Launch& to) { add(to, args); };
   }
@@ -300,6 +327,31 @@ class Binder : private BinderViews {
     const PackArgs pack = pack_args(a.pack, a.op.y);
     by_eights(swiglu_eights(bound_.launch, args, &pack, Serve::ask));
     return [args, pack](const Launch& to) { swiglu_pack(to, args, pack); };
+  }
+
+  AddArgs add_args(const Add& a) const { return {f32("a", a.a), f32("b", a.b, a.a.cols), f32("y", a.y, a.a.cols)}; }
+  // Of an op that has a kernel in eights: whether it serves, else why two do.
+  void by_eights_or_two(const char* refusal) {
+    serves_.second = refusal == nullptr ? "eights" : std::string("one after the other, as ") + refusal;
+  }
+  Call call(const AddRmsNorm& a) {
+    expect(a.norm.x == a.add.y, "x", "the sum");
+    const AddRmsNormArgs args{add_args(a.add),
+                              {f32("x", a.norm.x), constant("weight", a.norm.weight, a.norm.x.cols), a.norm.eps,
+                               result_like("y", a.norm.y, a.norm.x, a.norm.x.cols)}};
+    output_ = args.norm.y;
+    by_eights_or_two(add_rms_norm_eights(bound_.launch, args, nullptr, Serve::ask));
+    return [args](const Launch& to) { add_rms_norm(to, args); };
+  }
+  Call call(const Packed<AddRmsNorm>& a) {
+    const RmsNorm& norm = a.op.norm;
+    expect(norm.x == a.op.add.y, "x", "the sum");
+    const AddRmsNormArgs args{add_args(a.op.add),
+                              {f32("x", norm.x), constant("weight", norm.weight, norm.x.cols), norm.eps,
+                               made("y", norm.y, norm.x)}};
+    const PackArgs pack = pack_args(a.pack, norm.y);
+    by_eights_or_two(add_rms_norm_eights(bound_.launch, args, &pack, Serve::ask));
+    return [args, pack](const Launch& to) { add_rms_norm_pack(to, args, pack); };
   }
 
   // y of an op that packs it: written only where it is valid().

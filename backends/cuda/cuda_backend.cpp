@@ -154,6 +154,8 @@ CudaBackend::CudaBackend(const BackendOptions& options)
     throw Error(ErrorCode::invalid_argument, "[cuda] fused-linears: expected off on path " + device_.profile +
                                                  " (kernels of path sm90 have it), found \"on\"");
   }
+  device_.fusions.add_norm = options.fused_add_norm.value_or(true);
+  device_.fusions.gated_attention = fused("fused-gate", options.fused_gate);
   device_.memory = card.memory;
   device_.free_memory = card.free_memory;
   stream_ = std::make_unique<Stream>();

@@ -62,7 +62,11 @@ struct ScratchPlan {
       for (const Op& op : p.ops) {
         if (std::holds_alternative<Sample>(op.args)) sampled = std::max(sampled, p.cls.max_outputs);
         wide = std::max(wide, wide_bytes(p, op));
-        if (const auto* a = std::get_if<Attention>(&op.args); a != nullptr && a->section != Section::prefill) {
+        const auto* gated = std::get_if<GatedAttention>(&op.args);
+        const auto* a = gated != nullptr ? &gated->attention : std::get_if<Attention>(&op.args);
+        const bool tokens = gated != nullptr ? p.cls.has(Section::decode) || p.cls.has(Section::verify)
+                                             : a != nullptr && a->section != Section::prefill;
+        if (tokens) {
           const std::int64_t splits = attention_split_slots(attention_on_units(path, a->shape), sizes.pages, sizes.slots);
           attention = std::max(attention, attention_parts_bytes(a->shape, splits, sizes.records));
         }

@@ -188,7 +188,7 @@ const BackendEntry& backend_for(const Device& on) {
 BackendOptions backend_options(const Device& on) {
   return {on.threads,   on.kernels,    on.mirror,  on.index,  on.graphs,
           on.arch_path, on.fused_pack, on.profile, on.packing, on.fused_swiglu,
-          on.fused_delta, on.fused_linears};
+          on.fused_delta, on.fused_linears, on.fused_add_norm, on.fused_gate};
 }
 
 std::string human_bytes(std::uint64_t bytes) {

@@ -81,6 +81,39 @@ void fold_delta_nets(const Program& other, const Program& program, std::set<std:
   }
 }
 
+const RmsNorm* norm_of(const OpArgs& args) {
+  const auto* packed = std::get_if<Packed<RmsNorm>>(&args);
+  return packed != nullptr ? &packed->op : std::get_if<RmsNorm>(&args);
+}
+bool is_added_norm(const OpArgs& args) {
+  return std::holds_alternative<AddRmsNorm>(args) || std::holds_alternative<Packed<AddRmsNorm>>(args);
+}
+
+// Sums that `other` has with their norm, and attention that it has with its gate.
+void fold_behind(const Program& other, const Program& program, std::set<std::string>& folded) {
+  std::set<std::string> fused;
+  for (const Op& op : other.ops) {
+    if (is_added_norm(op.args) || std::holds_alternative<GatedAttention>(op.args)) fused.insert(op.name);
+  }
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    if (!fused.contains(program.ops[i].name)) continue;
+    if (const RmsNorm* norm = norm_of(program.ops[i].args)) {  // sums share a buffer: the last one before it
+      for (std::size_t m = i; m-- > 0;) {
+        const auto* add = std::get_if<Add>(&program.ops[m].args);
+        if (add == nullptr || add->y.buffer != norm->x.buffer) continue;
+        folded.insert(program.ops[m].name);
+        break;
+      }
+    }
+    if (const auto* gate = std::get_if<SigmoidGate>(&program.ops[i].args)) {
+      for (const Op& maker : program.ops) {
+        const auto* attention = std::get_if<Attention>(&maker.args);
+        if (attention != nullptr && attention->y.buffer == gate->x.buffer) folded.insert(maker.name);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 Draft Probe::draft(const std::filesystem::path& model, const Device& on, const ParityOptions& how) {
@@ -97,6 +130,8 @@ Draft Probe::draft(const std::filesystem::path& model, const Device& on, const P
   device.fused_swiglu = on.fused_swiglu.value_or(false);
   device.fused_delta = on.fused_delta.value_or(false);
   device.fused_linears = on.fused_linears.value_or(false);
+  device.fused_add_norm = on.fused_add_norm.value_or(false);
+  device.fused_gate = on.fused_gate.value_or(false);
   Draft d = draft_files(ModelFiles(model), device, load, {{Kind::decode, 1, 1}, {Kind::mixed, how.chunk, how.chunk}});
   if (positions > d.engine.capacity) {
     throw Error(ErrorCode::context_full, "[parity] a prompt of " + std::to_string(how.prompt.size()) +
@@ -226,8 +261,13 @@ bool same_op(const Op& a, const Op& b) {
     const auto* net = std::get_if<DeltaNet>(&args);
     return std::holds_alternative<GatedRmsNorm>(args) || (net != nullptr && net->normed);
   };
+  const auto gate = [](const OpArgs& args) {
+    return std::holds_alternative<SigmoidGate>(args) || std::holds_alternative<GatedAttention>(args);
+  };
+  const auto plain_norm = [](const OpArgs& args) { return norm_of(args) != nullptr || is_added_norm(args); };
   const bool same_kind = a.args.index() == b.args.index() || (swiglu(a.args) && swiglu(b.args)) ||
-                         (norm(a.args) && norm(b.args));
+                         (norm(a.args) && norm(b.args)) || (gate(a.args) && gate(b.args)) ||
+                         (plain_norm(a.args) && plain_norm(b.args) && packs(a.args) == packs(b.args));
   return same_kind && a.name == b.name && section_of(a.args) == section_of(b.args);
 }
 
@@ -238,12 +278,15 @@ void expect_ops_one_by_one(const Device& on, const char* why) {
   expect_off("fused-pack", on.fused_pack);
   expect_off("fused-swiglu", on.fused_swiglu);
   expect_off("fused-delta", on.fused_delta);
+  expect_off("fused-add-norm", on.fused_add_norm);
+  expect_off("fused-gate", on.fused_gate);
 }
 
 std::set<std::string> folded_into(const Program& other, const Program& program) {
   std::set<std::string> folded;
   fold_linear_layers(other, program, folded);
   fold_delta_nets(other, program, folded);
+  fold_behind(other, program, folded);
   return folded;
 }
 

@@ -74,10 +74,12 @@ class OpCursor {
 // Throws Error(invalid_argument) with `why` where the device is asked for fused ops.
 void expect_ops_one_by_one(const Device& on, const char* why);
 // Of a program, ops that `other` shows nothing of: linear layers that it has inside a LinearSwiGlu, the parts of its
-// DeltaNets. One without the norm shows all rows at once, its rules those of their section, so both are left out.
+// DeltaNets and GatedAttentions, sums inside an AddRmsNorm. A DeltaNet without the norm shows all rows at once, its rules
+// those of their section, so both are left out.
 std::set<std::string> folded_into(const Program& other, const Program& program);
 
-// By name, kind and section; a LinearSwiGlu shows what its SwiGlu does, a DeltaNet what the norm in it does.
+// By name, kind and section; a LinearSwiGlu shows what its SwiGlu does, a DeltaNet what the norm in it does, an AddRmsNorm
+// its norm and a GatedAttention its gate.
 bool same_op(const Op& a, const Op& b);
 bool gives_logits(const Program& program, const Op& op);
 std::string describe_op(const Op& op);    // "layers.3.self_attn.q_proj (linear)"

@@ -18,7 +18,8 @@ const char* op_kind(const OpArgs& args) {
       "embed",          "rms_norm",     "quantize",  "linear",       "delta_conv", "delta_gates",
       "delta_rule",     "gated_rms_norm", "qk_norm_rope", "attention", "sigmoid_gate", "swiglu",
       "add",            "gather_rows",  "sample",    "token_logprob", "rms_norm_pack", "gated_rms_norm_pack",
-      "swiglu_pack",    "expert_route", "grouped_linear", "expert_combine", "linear_swiglu", "delta_net"};
+      "swiglu_pack",    "expert_route", "grouped_linear", "expert_combine", "linear_swiglu", "delta_net",
+      "add_rms_norm",   "add_rms_norm_pack", "gated_attention"};
   static_assert(std::size(kNames) == std::variant_size_v<OpArgs>);
   return kNames[args.index()];
 }

@@ -311,10 +311,26 @@ struct DeltaNet {
   GatedRmsNorm norm;  // of rule.y, each head a group; nothing without `normed`
 };
 
+// Add and the RmsNorm that reads the sum, in one: exactly the bytes that the two leave, one after the other. Packed, what is
+// quantised is the norm's y. An element of the sum is read nowhere before it is written: add.y may be add.a.
+struct AddRmsNorm {
+  Add add;
+  RmsNorm norm;  // of add.y
+};
+
+// An Attention for each section of the class and the SigmoidGate behind them, in one: exactly the bytes that they leave, one
+// after the other, so that attention's rows are rounded to y's type before they are gated. They have no buffer:
+// attention.y and gate.x are gate.y. `attention.section` is not looked at.
+struct GatedAttention {
+  Attention attention;
+  SigmoidGate gate;
+};
+
 using OpArgs = std::variant<Embed, RmsNorm, Quantize, Linear, DeltaConv, DeltaGates, DeltaRule,
                             GatedRmsNorm, QkNormRope, Attention, SigmoidGate, SwiGlu, Add, GatherRows,
                             Sample, TokenLogprob, Packed<RmsNorm>, Packed<GatedRmsNorm>, Packed<SwiGlu>,
-                            ExpertRoute, GroupedLinear, ExpertCombine, LinearSwiGlu, DeltaNet>;
+                            ExpertRoute, GroupedLinear, ExpertCombine, LinearSwiGlu, DeltaNet, AddRmsNorm,
+                            Packed<AddRmsNorm>, GatedAttention>;
 
 struct Op {
   std::string name;  // where in the model: "layers.3.self_attn.q_proj"

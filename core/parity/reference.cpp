@@ -119,7 +119,8 @@ Reference::Result Reference::evaluate(const Op& op) {
   }
   std::visit(
       [&]<class Args>(const Args& a) {
-        if constexpr (requires { a.pack; } || std::is_same_v<Args, LinearSwiGlu> || std::is_same_v<Args, DeltaNet>) {
+        if constexpr (requires { a.pack; } || std::is_same_v<Args, LinearSwiGlu> || std::is_same_v<Args, DeltaNet> ||
+                      std::is_same_v<Args, AddRmsNorm> || std::is_same_v<Args, GatedAttention>) {
           throw Error(ErrorCode::internal,
                       "[parity] " + op.name + ": expected ops one by one, found " + op_kind(op.args));
         } else {

@@ -18,7 +18,7 @@ using SwiGluRefusal = const char* (*)(const Weight& gate, const ActivationFormat
 // Which rewrites; a backend says which of the fused ops it has.
 struct Fusions {
   bool rms_norm_pack = false, gated_rms_norm_pack = false, swiglu_pack = false;
-  bool linear_swiglu = false, delta_net = false;
+  bool linear_swiglu = false, delta_net = false, add_norm = false, gated_attention = false;
   SwiGluRefusal refusal = nullptr;  // null: there is a kernel for all
   static constexpr Fusions packs() { return {true, true, true}; }
 };
@@ -31,7 +31,7 @@ void fuse(Program& program, const Fusions& which);
 struct Apart {
   std::string op;
   const char* why;
-  const char* option;  // "fused-swiglu", "fused-delta"
+  const char* option;  // "fused-swiglu", "fused-delta", "fused-add-norm", "fused-gate"
   bool operator==(const Apart&) const = default;
 };
 // The linear layers of gate and up and the SwiGlu behind them become one LinearSwiGlu with SwiGlu's name. Returns those
@@ -41,5 +41,11 @@ std::vector<Apart> fuse_swiglu(Program& program, SwiGluRefusal refusal, std::spa
 // name and place, or the last DeltaRule's where the norm stays apart or there is none. Returns norms, and rules of
 // layers, that do. To be called behind fuse(), before plan().
 std::vector<Apart> fuse_delta(Program& program);
+// An Add and the RmsNorm that reads its sum, packed or not, become one AddRmsNorm with the norm's name and place. Returns
+// norms of sums that do not. To be called behind fuse(), before plan().
+std::vector<Apart> fuse_add_norm(Program& program);
+// The Attentions of a layer and the SigmoidGate that alone reads what they make become one GatedAttention with the gate's
+// name and place. Returns gates of attention that do not. To be called before plan().
+std::vector<Apart> fuse_gate(Program& program);
 
 }  // namespace nibble

@@ -19,6 +19,10 @@ Overload(F...) -> Overload<F...>;
 void visit_tensors(OpArgs& args, const std::function<void(Tensor&)>& read,
                    const std::function<void(Tensor&)>& write) {
   const auto pack = [&](Pack& to) { write(to.codes), write(to.scales); };
+  const auto add_norm = [&](AddRmsNorm& op) {  // what an observer sees first; the sum is named twice
+    read(op.add.a), read(op.add.b);
+    write(op.norm.y), write(op.add.y), write(op.norm.x);
+  };
   std::visit(Overload{
                  [&](Embed& op) { write(op.y); },
                  [&](RmsNorm& op) { read(op.x), write(op.y); },
@@ -60,6 +64,12 @@ void visit_tensors(OpArgs& args, const std::function<void(Tensor&)>& read,
                    write(op.gates.g), write(op.rule.g), write(op.gates.beta), write(op.rule.beta);
                    if (op.normed) write(op.rule.y), write(op.norm.x);
                  },
+                 [&](AddRmsNorm& op) { add_norm(op); },
+                 [&](Packed<AddRmsNorm>& op) { add_norm(op.op), pack(op.pack); },
+                 [&](GatedAttention& op) {  // the output is named three times
+                   read(op.attention.q), read(op.gate.gate);
+                   write(op.gate.y), write(op.gate.x), write(op.attention.y);
+                 },
                  [&](ExpertCombine& op) {
                    for (Tensor* t : {&op.x, &op.weights, &op.place, &op.shared, &op.shared_gate}) read(*t);
                    write(op.y);
@@ -92,6 +102,8 @@ std::vector<Life> lifetimes(const Program& program) {
 // Input whose elements the op reads only where it writes the same element of y.
 const Tensor* overwritable(const OpArgs& args) {
   if (const auto* op = std::get_if<Add>(&args)) return &op->a;
+  if (const auto* op = std::get_if<AddRmsNorm>(&args)) return &op->add.a;
+  if (const auto* op = std::get_if<Packed<AddRmsNorm>>(&args)) return &op->op.add.a;
   if (const auto* op = std::get_if<SwiGlu>(&args)) return &op->gate;
   if (const auto* op = std::get_if<SigmoidGate>(&args)) return &op->x;
   return nullptr;
@@ -99,6 +111,8 @@ const Tensor* overwritable(const OpArgs& args) {
 
 Tensor* output(OpArgs& args) {
   if (auto* op = std::get_if<Add>(&args)) return &op->y;
+  if (auto* op = std::get_if<AddRmsNorm>(&args)) return &op->add.y;
+  if (auto* op = std::get_if<Packed<AddRmsNorm>>(&args)) return &op->op.add.y;
   if (auto* op = std::get_if<SwiGlu>(&args)) return &op->y;
   if (auto* op = std::get_if<SigmoidGate>(&args)) return &op->y;
   return nullptr;

@@ -97,6 +97,8 @@ void Tracer::fuse(Program& program) {
   };
   if (how_.fusions.linear_swiglu) note(fuse_swiglu(program, how_.fusions.refusal, spec_.weights));
   if (how_.fusions.delta_net) note(fuse_delta(program));
+  if (how_.fusions.add_norm) note(fuse_add_norm(program));
+  if (how_.fusions.gated_attention) note(fuse_gate(program));
 }
 
 Step::Step(Tracer& tracer, const ProgramClass& cls) : tracer_(tracer) { program_.cls = cls; }

@@ -189,6 +189,45 @@ TEST_F(CudaModel, OtherPathsHaveNoJoinedLinears) {
   for (const std::string path : {"sm70", "sm120"}) EXPECT_THROW(load("cuda:arch-path=" + path + ",fused-linears=on"), Error);
 }
 
+// The residual sum with its norm, packed and not, and attention with its gate.
+TEST_F(CudaModel, FusedAddNormAndGateChangeNoBit) {
+  const auto prompt = some_tokens(300);
+  for (const std::string path : {"sm90", "sm120"}) {
+    for (const std::string packs : {"off", "on"}) {
+      std::vector<std::vector<std::int32_t>> answers;
+      std::vector<std::vector<double>> scores;
+      std::vector<std::uint64_t> launches;
+      for (const std::string more : {",fused-add-norm=off,fused-gate=off", ",fused-add-norm=on,fused-gate=off", ",fused-add-norm=off,fused-gate=on",
+                                     "", ",graphs=off"}) {
+        LoadOptions how = options(2);
+        how.activations = Activations::declared;
+        const Model model = Model::load(checkpoint(), Device::parse("cuda:fused-pack=" + packs + ",arch-path=" + path + more), how);
+        Session a = model.new_session(), b = model.new_session();
+        answers.push_back(read_all(a.generate(prompt, answer_of(32))));
+        launches.push_back(model.stats().last_launches);
+        scores.push_back(b.score(prompt));
+        EXPECT_EQ(answers.back(), answers[0]) << path << packs << more;
+        EXPECT_EQ(scores.back(), scores[0]) << path << packs << more;
+      }
+      EXPECT_EQ(launches[2] + 2, launches[0]) << "two layers have attention";
+      EXPECT_LE(launches[1], launches[0]);
+      EXPECT_EQ(launches[3] + 2, launches[1]);
+    }
+  }
+}
+
+TEST_F(CudaModel, RowsOfF16HaveNoFusedGateButFusedSums) {
+  EXPECT_THROW(load("cuda:arch-path=sm70,fused-gate=on"), Error);
+  const auto prompt = some_tokens(60);
+  std::vector<std::vector<std::int32_t>> answers;
+  for (const char* more : {"off", "on"}) {
+    const Model model = load((std::string("cuda:arch-path=sm70,fused-add-norm=") + more).c_str());
+    Session session = model.new_session();
+    answers.push_back(read_all(session.generate(prompt, answer_of(8))));
+  }
+  EXPECT_EQ(answers[1], answers[0]);
+}
+
 TEST_F(CudaModel, MirrorScoresAndSamplesTheSame) {
   const auto prompt = some_tokens(200);
   Sampling how = answer_of(48);

@@ -321,14 +321,23 @@ TEST(AttentionUnitsTogether, WhatLiesBehindARowCountsForNothing) {
 TEST(AttentionUnitsTogether, KernelIsNamed) {
   NIBBLE_NEEDS_DEVICE();
   cuda::AttentionArgs args{};
-  EXPECT_EQ(cuda::attention_kernel(args), "generic");
+  args.state.shape = {2, 1, 64};
+  cuda::Launch to;
+  EXPECT_EQ(cuda::attention_kernel(to, args), "generic");
   args.units = true;
   const std::string unit = cuda::has_m16n8k16() ? ": mma.m16n8k16" : ": mma.m16n8k16, emulated";
   args.section = Section::prefill;
-  EXPECT_EQ(cuda::attention_kernel(args), "prompts" + unit);
+  EXPECT_EQ(cuda::attention_kernel(to, args), "prompts" + unit);
+  args.path = cuda::ArchPath::sm90;
+  EXPECT_EQ(cuda::attention_kernel(to, args), cuda::has_wgmma() ? "prompts: wgmma.m64k16"
+                                                                : "prompts" + unit + " (no wgmma: the card runs no code for sm_90a)");
+  args.q.stride = 4;
+  EXPECT_EQ(cuda::attention_kernel(to, args), "prompts" + unit +
+                                                  (cuda::has_wgmma() ? " (no wgmma: rows of q are not aligned to 16 bytes)"
+                                                                     : " (no wgmma: the card runs no code for sm_90a)"));
   for (const Section section : {Section::decode, Section::verify}) {
     args.section = section;
-    EXPECT_EQ(cuda::attention_kernel(args), "splits of 512" + unit);
+    EXPECT_EQ(cuda::attention_kernel(to, args), "splits of 512" + unit);
   }
 }
 

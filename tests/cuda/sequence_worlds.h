@@ -294,6 +294,11 @@ class AttentionWorld {
       expect(dy.download(), s.y, where + (path == cuda::ArchPath::sm90 ? ", attention, path sm90" : ", attention"));
       dy.upload(std::vector<E>(s.y.size()));
     }
+    for (const cuda::ArchPath path : {cuda::ArchPath::sm120, cuda::ArchPath::sm90}) {
+      if (path == cuda::ArchPath::sm90 && !units_) continue;
+      gated({drotated.view(), cpu_.scale, kv, Section::prefill, {}, units_, splits > 0 ? of_splits.data() : nullptr, splits, kRows, path},
+            to, s.y, where);
+    }
     for (const std::string& hurt :
          {drotated.damage(), dy.damage(), keys_.damage(), values_.damage(), dq.damage(), of_splits.damage()}) {
       EXPECT_EQ(hurt, "") << where;
@@ -303,6 +308,29 @@ class AttentionWorld {
   OpDigest digest;
 
  private:
+  // With a gate, each head's behind something else, as rows of queries and gates have it.
+  void gated(cuda::AttentionArgs a, const cuda::Launch& to, const Row& y, const std::string& where) {
+    const std::int64_t dim = cpu_.of.shape.head_dim, stride = dim + 6, heads = cpu_.of.shape.heads, cols = heads * dim,
+                       rows = static_cast<std::int64_t>(y.size()) / cols;
+    Hash random{static_cast<std::uint32_t>(13 + steps_)};
+    Row gates, want;
+    for (std::int64_t i = 0; i < rows * heads * stride; ++i) gates.push_back(decode(encode<E>(random.value(-3, 4))));
+    for (std::int64_t i = 0; i < rows * cols; ++i) {
+      const float gate = gates[at(i / dim * stride + i % dim)];
+      want.push_back(num::mul(decode(encode<E>(y[at(i)])), num::sigmoid(gate)));
+    }
+    DeviceMatrix<E> of_gates(encoded<E>(gates), rows, heads * stride, 2), out(rows, cols, 2);
+    a.gate = of_gates.view();
+    a.gate_head_stride = stride;
+    a.y = out.view();
+    for (const Section part : kSections) {
+      a.section = part;
+      cuda::attention(to, a);
+    }
+    finish_device();
+    expect_bytes(out.download(), want, where + ", gated attention");
+    EXPECT_EQ(of_gates.damage() + out.damage(), "") << where;
+  }
   void expect(const std::vector<E>& got, const Row& want, const std::string& where) {
     digest.add(decoded(got));
     expect_bytes(got, want, where, !cpu_.alter);

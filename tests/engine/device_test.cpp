@@ -38,6 +38,11 @@ TEST(Device, ParsesItsForms) {
   EXPECT_FALSE(d.fused_linears.has_value());
   EXPECT_EQ(Device::parse("cuda:fused-linears=on").fused_linears, std::optional(true));
   EXPECT_EQ(Device::parse("cuda:fused-linears=off").fused_linears, std::optional(false));
+  EXPECT_FALSE(d.fused_add_norm.has_value() || d.fused_gate.has_value());
+  EXPECT_EQ(Device::parse("cpu:fused-add-norm=on").fused_add_norm, std::optional(true));
+  EXPECT_EQ(Device::parse("cuda:fused-add-norm=off").fused_add_norm, std::optional(false));
+  EXPECT_EQ(Device::parse("cpu:fused-gate=on").fused_gate, std::optional(true));
+  EXPECT_EQ(Device::parse("cuda:fused-gate=off").fused_gate, std::optional(false));
   d = Device::parse("cuda:3,threads=4");
   EXPECT_EQ(d.arch_path, "");
   EXPECT_EQ(d.index, 3);
@@ -50,7 +55,8 @@ TEST(Device, TextIsWhatParseTakes) {
                            "cuda:2,threads=3", "cuda:arch-path=sm120", "cuda:1,arch-path=sm70,graphs=off",
                            "cpu:fused-pack=off", "cpu:packing=off,kernels=avx2", "cuda:1,graphs=off,fused-pack=on",
                            "cuda:fused-swiglu=on", "cuda:fused-pack=off,fused-swiglu=off", "cuda:fused-delta=on",
-                           "cuda:1,fused-pack=on,fused-swiglu=on,fused-delta=off,fused-linears=off"}) {
+                           "cuda:1,fused-pack=on,fused-swiglu=on,fused-delta=off,fused-linears=off,fused-add-norm=on,fused-gate=off",
+                           "cpu:fused-add-norm=off", "cpu:fused-gate=on"}) {
     EXPECT_EQ(Device::parse(text).text(), text);
   }
   EXPECT_EQ(Device::parse("cpu:threads=0").text(), "cpu");
@@ -66,7 +72,8 @@ TEST(Device, RefusesOtherForms) {
                            "cpu:colour=blue", "cpu:fused-pack", "cpu:fused-pack=", "cpu:fused-pack=yes",
                            "cuda:fused-swiglu", "cuda:fused-swiglu=", "cuda:fused-swiglu=1",
                            "cuda:fused-delta", "cuda:fused-delta=", "cuda:fused-delta=yes", "cuda:fused_delta=on",
-                           "cuda:fused-delta=on,fused-delta=on",
+                           "cuda:fused-delta=on,fused-delta=on", "cuda:fused-add-norm", "cuda:fused-add-norm=1",
+                           "cuda:fused-gate=", "cuda:fused-gate=yes", "cuda:fused_gate=on",
                            "cpu:packing", "cpu:packing=", "cpu:packing=no", "cpu:packing=off,packing=off",
                            "cpu:threads= 2", "cuda:+1", "cpu:threads=2=3"}) {
     try {

@@ -71,6 +71,17 @@ void rms_norm_pack(Isa isa, Parallel& parallel, In x, const float* weight, float
               });
 }
 
+void add_rms_norm_pack(Isa isa, Parallel& parallel, const SumArgs& sum, const float* weight, float eps,
+                       const PackArgs& a) {
+  const RowwiseKernels& kernels = kernels_of(isa);
+  pack_pieces(isa, parallel, a, a.to.cols,
+              [&](std::int64_t row, std::int64_t, std::int64_t count, float* y) {
+                float* const of_row = sum.sum.data + row * sum.sum.stride;
+                kernels.add(sum.a.data + row * sum.a.stride, sum.b.data + row * sum.b.stride, count, of_row);
+                kernels.rms_norm(of_row, weight, count, eps, y);
+              });
+}
+
 void gated_rms_norm_pack(Isa isa, Parallel& parallel, std::int64_t group, In x, In z,
                          const float* weight, float eps, const PackArgs& a) {
   const RowwiseKernels& kernels = kernels_of(isa);

@@ -23,6 +23,8 @@ std::int64_t pack_workspace_bytes(std::int64_t cols, int threads);
 
 void rms_norm_pack(Isa isa, Parallel& parallel, In x, const float* weight, float eps,
                    const PackArgs& args);
+void add_rms_norm_pack(Isa isa, Parallel& parallel, const SumArgs& sum, const float* weight, float eps,
+                       const PackArgs& args);
 void gated_rms_norm_pack(Isa isa, Parallel& parallel, std::int64_t group, In x, In z,
                          const float* weight, float eps, const PackArgs& args);
 void swiglu_pack(Isa isa, Parallel& parallel, In gate, In up, const PackArgs& args);

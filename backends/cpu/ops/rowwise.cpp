@@ -153,6 +153,18 @@ void rms_norm(Isa isa, Parallel& parallel, std::int64_t rows, std::int64_t cols,
   });
 }
 
+void add_rms_norm(Isa isa, Parallel& parallel, std::int64_t rows, std::int64_t cols, const SumArgs& sum,
+                  const float* weight, float eps, Out y) {
+  const RowwiseKernels& kernels = kernels_of(isa);
+  parallel(rows, grain_of(cols), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      float* const of_row = sum.sum.data + r * sum.sum.stride;
+      kernels.add(sum.a.data + r * sum.a.stride, sum.b.data + r * sum.b.stride, cols, of_row);
+      kernels.rms_norm(of_row, weight, cols, eps, y.data + r * y.stride);
+    }
+  });
+}
+
 void gated_rms_norm(Isa isa, Parallel& parallel, std::int64_t rows, std::int64_t heads,
                     std::int64_t group, In x, In z, const float* weight, float eps, Out y) {
   const RowwiseKernels& kernels = kernels_of(isa);

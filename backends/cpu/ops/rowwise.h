@@ -37,6 +37,13 @@ void sigmoid_gate(Isa isa, Parallel& parallel, std::int64_t rows, std::int64_t h
 
 void rms_norm(Isa isa, Parallel& parallel, std::int64_t rows, std::int64_t cols, In x,
               const float* weight, float eps, Out y);
+// sum = a + b, and its norm; the sum may be a.
+struct SumArgs {
+  In a, b;
+  Out sum;
+};
+void add_rms_norm(Isa isa, Parallel& parallel, std::int64_t rows, std::int64_t cols, const SumArgs& sum,
+                  const float* weight, float eps, Out y);
 void gated_rms_norm(Isa isa, Parallel& parallel, std::int64_t rows, std::int64_t heads,
                     std::int64_t group, In x, In z, const float* weight, float eps, Out y);
 

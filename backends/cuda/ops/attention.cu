@@ -9,6 +9,7 @@
 //   cost  4 * head_dim fma a query and key from float32 units -> arithmetic bound in prefill, latency of a split's
 //         tiles in decode
 //   needs nothing; any arch
+#include "backends/cuda/device/gated.cuh"
 #include "backends/cuda/device/sequence.cuh"
 #include "backends/cuda/device/tree.cuh"
 #include "backends/cuda/ops/attention_units.h"
@@ -51,6 +52,12 @@ struct AttentionTask {
   // through all of them.
   float* parts;
   int most;  // queries of a range
+  HeadGates<T> gates;
+
+  __device__ __forceinline__ void write(std::int64_t row, int head, int column, float v) const {
+    if (gates.data != nullptr) v = gated_by(v, gates.of(row, head)[column]);
+    put(y.row(row) + std::int64_t{head} * shape.head_dim + column, v);
+  }
 };
 
 // Splits of the section's ranges are numbered one after the other.
@@ -299,9 +306,7 @@ __global__ void __launch_bounds__(kThreads, kQueries * kWidth > 16 * kThreads ? 
       continue;
     }
     const std::int64_t row = std::int64_t{mine.range->first_row} + mine.row(i);
-    const std::int64_t head = std::int64_t{kv_head} * group + mine.head(i);
-    put(a.y.row(row) + head * dim + column,
-        num::mul(total[r], num::div(1.0f, shared.total_l[i])));
+    a.write(row, kv_head * group + mine.head(i), column, num::mul(total[r], num::div(1.0f, shared.total_l[i])));
   }
 }
 
@@ -329,7 +334,7 @@ __global__ void __launch_bounds__(kThreads) combine_splits(const StepView* steps
         total = num::fma(part[2 + column], later, num::mul(total, before));
       }
     }
-    put(a.y.row(row) + std::int64_t{head} * dim + column, num::mul(total, num::div(1.0f, l)));
+    a.write(row, head, column, num::mul(total, num::div(1.0f, l)));
   }
 }
 
@@ -375,7 +380,8 @@ void attention(const Launch& to, const AttentionArgs& a) {
                                 reinterpret_cast<const T*>(a.state.k),
                                 reinterpret_cast<const T*>(a.state.v),
                                 split ? a.parts : nullptr,
-                                static_cast<int>(group * rows)};
+                                static_cast<int>(group * rows),
+                                {reinterpret_cast<const T*>(a.gate.data), a.gate.stride, a.gate_head_stride}};
     if (a.section == Section::prefill) return by_width<T, kManyQueries>(to, task);
     by_width<T, kFewQueries>(to, task, static_cast<int>(a.split_slots));
     if (split) {

@@ -82,7 +82,9 @@ __global__ void __launch_bounds__(kThreads) combine(const SplitParams a) {
     }
     __syncthreads();  // both are read
   }
-  if (t < kColumns) put(a.y.row(row) + std::int64_t{head} * dim + column + t, num::mul(total, num::div(1.0f, l)));
+  if (t >= kColumns) return;
+  const float y = num::mul(total, num::div(1.0f, l));
+  put(a.y.row(row) + std::int64_t{head} * dim + column + t, a.gates.data == nullptr ? y : gated_by(y, a.gates.of(row, head)[column + t]));
 }
 
 }  // namespace

@@ -289,10 +289,15 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attend_splits(const SplitPa
         continue;
       }
       const float by = num::div(1.0f, sums[row]);
-      Bf16* const y = a.y.row(std::int64_t{r.first_row} + query / group) + (std::int64_t{kv_head} * group + query % group) * Dim + column;
+      const std::int64_t of_y = std::int64_t{r.first_row} + query / group;
+      const int head = kv_head * group + query % group;
+      Bf16* const y = a.y.row(of_y) + std::int64_t{head} * Dim + column;
+      const Bf16* const gates = a.gates.data == nullptr ? nullptr : a.gates.of(of_y, head) + column;
 #pragma unroll
       for (int n = 0; n < kOwn; ++n) {
-        *reinterpret_cast<std::uint32_t*>(y + 8 * n) = bf16_pair(num::mul(o[n][2 * h], by), num::mul(o[n][2 * h + 1], by));
+        const float low = num::mul(o[n][2 * h], by), high = num::mul(o[n][2 * h + 1], by);
+        *reinterpret_cast<std::uint32_t*>(y + 8 * n) =
+            gates == nullptr ? bf16_pair(low, high) : gated_pair(low, high, *reinterpret_cast<const std::uint32_t*>(gates + 8 * n));
       }
     }
   }
@@ -338,7 +343,8 @@ void attention_decode(const Launch& to, const AttentionArgs& a) {
                       reinterpret_cast<const Bf16*>(a.state.v),
                       a.parts,
                       static_cast<int>(most),
-                      static_cast<int>((most + kRows - 1) / kRows)};
+                      static_cast<int>((most + kRows - 1) / kRows),
+                      {reinterpret_cast<const Bf16*>(a.gate.data), a.gate.stride, a.gate_head_stride}};
   const std::int64_t slots = a.split_slots > 0 ? a.split_slots : to.max_ranges;
   const std::size_t shared = most_shared();
   const bool launched = s.head_dim == 64    ? launch<64, 4>(to, p, slots, shared)

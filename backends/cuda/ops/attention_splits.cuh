@@ -1,6 +1,7 @@
 // attention_splits.cuh: what attention_decode.cu and attention_combine.cu share: splits of a sequence's keys.
 #pragma once
 
+#include "backends/cuda/device/gated.cuh"
 #include "backends/cuda/device/sequence.cuh"
 #include "backends/cuda/launch_early.h"
 #include "backends/cuda/ops/attention_units.h"
@@ -21,6 +22,7 @@ struct SplitParams {
   float* parts;  // of a slot and kv head: O [most, Dim], then m and l [most, 2]
   int most;      // queries of a range
   int tiles;     // of 16 of those
+  HeadGates<Bf16> gates;
 };
 __device__ __forceinline__ int splits_of(const RangeView& r) { return static_cast<int>((r.position + r.rows - 1) / kSplit) + 1; }
 

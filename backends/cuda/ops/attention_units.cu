@@ -9,7 +9,7 @@
 //   needs  mma.m16n8k16 as measured (mma.cuh), else it is emulated; pages whose rows behind a sequence may hold anything
 #include "backends/cuda/ops/attention_units.h"
 
-#include "backends/cuda/device/eights.cuh"
+#include "backends/cuda/device/gated.cuh"
 #include "backends/cuda/device/matrices.cuh"
 #include "backends/cuda/device/mma.cuh"
 #include "backends/cuda/ops/delta_grid.cuh"
@@ -49,6 +49,7 @@ struct Params {
   AttentionShape shape;
   const Bf16 *keys, *values;
   int parts;  // blocks for the heads of a kv head
+  HeadGates<Bf16> gates;
 };
 
 // 64 positions of a range, the section's last ones first: they have the most keys.
@@ -233,8 +234,16 @@ __global__ void __launch_bounds__(Warps * 32, 1) attend_units(const Params a) {
     if (position < r.position || position >= end) continue;
     const float by = num::div(1.0f, rows.l[h]);
     auto* const y = reinterpret_cast<std::uint32_t*>(a.y.row(r.first_row + (position - r.position)) + std::int64_t{head} * Dim) + p;
+    if (a.gates.data == nullptr) {
 #pragma unroll
-    for (int n = 0; n < Dim / 8; ++n) y[4 * n] = bf16_pair(num::mul(rows.o[n][2 * h], by), num::mul(rows.o[n][2 * h + 1], by));
+      for (int n = 0; n < Dim / 8; ++n) y[4 * n] = bf16_pair(num::mul(rows.o[n][2 * h], by), num::mul(rows.o[n][2 * h + 1], by));
+    } else {
+      const auto* const gates = reinterpret_cast<const std::uint32_t*>(a.gates.of(r.first_row + (position - r.position), head)) + p;
+#pragma unroll
+      for (int n = 0; n < Dim / 8; ++n) {
+        y[4 * n] = gated_pair(num::mul(rows.o[n][2 * h], by), num::mul(rows.o[n][2 * h + 1], by), gates[4 * n]);
+      }
+    }
   }
 }
 
@@ -260,7 +269,8 @@ std::string attention_kernel(const Launch& to, const AttentionArgs& a) {
   const std::string mma = has_m16n8k16() ? "mma.m16n8k16" : "mma.m16n8k16, emulated";
   if (a.section != Section::prefill) return "splits of 512: " + mma;
   const char* const why = refuse_attention_wgmma(to, a);
-  return "prompts: " + (why == nullptr ? "wgmma.m64k16" : mma + " (no wgmma: " + why + ")");
+  if (why == nullptr) return "prompts: wgmma.m64k16";
+  return "prompts: " + mma + (a.path == ArchPath::sm90 ? std::string(" (no wgmma: ") + why + ")" : "");
 }
 
 void check_on_units(const AttentionArgs& a) {
@@ -268,7 +278,8 @@ void check_on_units(const AttentionArgs& a) {
   const auto fits = [](const View& v, int bytes) {
     return v.dtype == DType::bf16 && v.stride * 2 % bytes == 0 && reinterpret_cast<std::uintptr_t>(v.data) % static_cast<unsigned>(bytes) == 0;
   };
-  if (!num::attention_on_units(s) || !fits(a.q, 16) || !fits(a.y, 4) || a.state.operand != DType::bf16) {
+  const bool fits_gate = a.gate.data == nullptr || (fits(a.gate, 4) && a.gate_head_stride % 2 == 0);
+  if (!num::attention_on_units(s) || !fits(a.q, 16) || !fits(a.y, 4) || !fits_gate || a.state.operand != DType::bf16) {
     throw Error(ErrorCode::internal, "[cuda] attention on matrix units: expected heads of 64, 128 or 256, and rows of bf16 at "
                                      "multiples of 16 bytes");
   }
@@ -280,7 +291,8 @@ void attention_units(const Launch& to, const AttentionArgs& a) {
   check_on_units(a);
   if (refuse_attention_wgmma(to, a) == nullptr) return attention_wgmma(to, a);
   const Params p{to.step, typed<Bf16>(a.q), typed<Bf16>(a.y), a.scale, s, reinterpret_cast<const Bf16*>(a.state.k),
-                 reinterpret_cast<const Bf16*>(a.state.v), 1};
+                 reinterpret_cast<const Bf16*>(a.state.v), 1,
+                 {reinterpret_cast<const Bf16*>(a.gate.data), a.gate.stride, a.gate_head_stride}};
   const std::size_t most = most_shared();
   const bool launched = s.head_dim == 64    ? launch<64, 8, 2>(to, p, most)
                         : s.head_dim == 128 ? launch<128, 8, 2>(to, p, most) || launch<128, 4, 1>(to, p, most)

@@ -9,6 +9,7 @@
 //   cost   4 * Dim products a query and key -> matrix unit; beside it about 19 instructions for a score
 //   needs  wgmma and tensor maps; pages whose rows behind a sequence may hold anything
 #include "backends/cuda/check.h"
+#include "backends/cuda/device/gated.cuh"
 #include "backends/cuda/device/sm90_attention.cuh"
 #include "backends/cuda/launch_early.h"
 #include "backends/cuda/ops/attention_units.h"
@@ -55,6 +56,7 @@ struct Params {
   float scale;
   AttentionShape shape;
   const Bf16* values;
+  HeadGates<Bf16> gates;
 };
 
 // A block's units, of one range, and the tiles that it needs.
@@ -230,9 +232,17 @@ class Worker {
       if (position < r.position || position >= r.position + r.rows) continue;
       const float by = num::div(1.0f, l_[h]);
       auto* const y = reinterpret_cast<std::uint32_t*>(a_.y.row(r.first_row + (position - r.position)) + std::int64_t{head} * Dim) + p;
+      if (a_.gates.data == nullptr) {
 #pragma unroll
-      for (int n = 0; n < Dim / 8; ++n) {
-        y[4 * n] = bf16_pair(num::mul(o_[4 * n + 2 * h], by), num::mul(o_[4 * n + 2 * h + 1], by));
+        for (int n = 0; n < Dim / 8; ++n) {
+          y[4 * n] = bf16_pair(num::mul(o_[4 * n + 2 * h], by), num::mul(o_[4 * n + 2 * h + 1], by));
+        }
+      } else {
+        const auto* const gates = reinterpret_cast<const std::uint32_t*>(a_.gates.of(r.first_row + (position - r.position), head)) + p;
+#pragma unroll
+        for (int n = 0; n < Dim / 8; ++n) {
+          y[4 * n] = gated_pair(num::mul(o_[4 * n + 2 * h], by), num::mul(o_[4 * n + 2 * h + 1], by), gates[4 * n]);
+        }
       }
     }
   }
@@ -395,7 +405,8 @@ void launch(const Launch& to, const AttentionArgs& a) {
                        CU_TENSOR_MAP_SWIZZLE_128B, R::kBoxes, 2});
   };
   const std::int64_t rows = a.state.pages * s.kv_heads * kTile;
-  const Params p{to.step, typed<Bf16>(a.y), a.scale, s, reinterpret_cast<const Bf16*>(a.state.v)};
+  const Params p{to.step, typed<Bf16>(a.y), a.scale, s, reinterpret_cast<const Bf16*>(a.state.v),
+                 {reinterpret_cast<const Bf16*>(a.gate.data), a.gate.stride, a.gate_head_stride}};
   check(cudaFuncSetAttribute(attend_wgmma<Dim>, cudaFuncAttributeMaxDynamicSharedMemorySize, R::kBytes), "attention");
   check(launch_early(attend_wgmma<Dim>, dim3(static_cast<unsigned>(s.kv_heads), static_cast<unsigned>(blocks)), kThreads,
                      R::kBytes, to.stream, map(a.q.data, std::int64_t{s.heads} * Dim, to.max_rows, a.q.stride),

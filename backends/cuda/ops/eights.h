@@ -13,6 +13,7 @@ enum class Serve { launch, ask };
 const char* swiglu_eights(const Launch& to, const SwiGluArgs& args, const PackArgs* pack, Serve what = Serve::launch);
 const char* gated_rms_norm_eights(const Launch& to, const GatedRmsNormArgs& args, const PackArgs* pack, Serve what = Serve::launch);
 const char* rms_norm_eights(const Launch& to, const RmsNormArgs& args, const PackArgs* pack, Serve what = Serve::launch);
+const char* add_rms_norm_eights(const Launch& to, const AddRmsNormArgs& args, const PackArgs* pack, Serve what = Serve::launch);
 const char* quantize_eights(const Launch& to, const QuantizeArgs& args, Serve what = Serve::launch);
 
 }  // namespace nibble::cuda

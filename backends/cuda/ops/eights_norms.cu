@@ -5,8 +5,7 @@
 //   sums  f32, the tree of core/numerics/reduce.h: its lanes are strided columns, so values go through shared memory
 //   cost  4 bytes in, half a byte to 2 bytes out: bandwidth bound
 //   needs fp8_token of a gated norm: sm_90 or later
-#include "backends/cuda/device/fold.cuh"
-#include "backends/cuda/ops/eights.cuh"
+#include "backends/cuda/ops/eights_row.cuh"
 
 namespace nibble::cuda {
 namespace {
@@ -101,21 +100,12 @@ __global__ void __launch_bounds__(kMostThreadsOfEights)
 // --- RmsNorm ---
 
 // So many blocks of the longest rows fit on a multiprocessor, by registers; of shorter ones as many threads.
-constexpr int kEightsOfRow = 2;  // a thread's
-// So many blocks of the longest rows fit on a multiprocessor, by registers; of shorter ones as many threads.
-constexpr int kMostThreadsOfRow = 320;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 constexpr int kBlocksOfLongest = 2;  // would spill
 #else
 constexpr int kBlocksOfLongest = 3;
 #endif
-constexpr std::int32_t kMostColsOfRow = 8 * kEightsOfRow * kMostThreadsOfRow;
-
-// A row in shared memory: chunks of 16 bytes, chunk c of 128 bytes at place c ^ (row of 128 bytes % 8), so that eight
-// lanes with neighbouring chunks, every second or every fourth use all banks. 256 columns on places are the same.
-constexpr std::size_t padded(std::int32_t cols) { return static_cast<std::size_t>((cols + 31) / 32 * 32); }
 static_assert(2 * padded(kMostColsOfRow) * sizeof(float) <= (40 << 10));  // two rows, below the 48 KiB of every card
-__device__ __forceinline__ int place_of(int chunk) { return chunk ^ (chunk / 8 & 7); }
 
 // This thread's part of a row to shared memory, in the background where the card can, until copies_done().
 __device__ __forceinline__ void copy_part(float* to, const float* from, int cols) {
@@ -136,35 +126,6 @@ __device__ __forceinline__ void copies_done() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
-__device__ __forceinline__ void load8_of_row(const float* row, int column, float* v) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const float4 four = reinterpret_cast<const float4*>(row)[place_of(column / 4 + i)];
-    v[4 * i] = four.x, v[4 * i + 1] = four.y, v[4 * i + 2] = four.z, v[4 * i + 3] = four.w;
-  }
-}
-
-// The sum of this thread's lane of the long tree; threads behind the lanes have none.
-__device__ __forceinline__ float lane_squares(const float* row, int cols) {
-  constexpr int kAtOnce = 10;
-  const int t = static_cast<int>(threadIdx.x);
-  float sum = 0.0f;
-  if (t >= num::kTreeLong) return sum;
-  const float* const own = row + 4 * place_of(t / 4) + t % 4;
-#pragma unroll 1
-  for (int start = 0; start < cols; start += kAtOnce * num::kTreeLong) {
-    float v[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int at = start + num::kTreeLong * i;
-      v[i] = at + t < cols ? own[at] : 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) sum = num::fma(v[i], v[i], sum);  // zeros add nothing
-  }
-  return sum;
-}
-
 // Few rows leave multiprocessors idle: then each block sums a whole row, but makes a piece of it only, one eight a
 // thread. Not for fp8_token, which needs the row's maximum.
 constexpr std::int64_t kFewRowsOfNorm = 16;

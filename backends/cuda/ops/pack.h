@@ -13,6 +13,7 @@ struct PackArgs {
 // y's type is what is rounded to; y.data null: nobody reads it. x of the norm is f32; x, z, gate and up of
 // the others have y's type. y is not one of the inputs. No f16.
 void rms_norm_pack(const Launch& to, const RmsNormArgs& args, const PackArgs& pack);
+void add_rms_norm_pack(const Launch& to, const AddRmsNormArgs& args, const PackArgs& pack);
 // At most kMostHeads groups a row.
 constexpr int kMostHeads = 8192;
 void gated_rms_norm_pack(const Launch& to, const GatedRmsNormArgs& args, const PackArgs& pack);

@@ -48,6 +48,13 @@ struct AddArgs {
 };
 void add(const Launch& to, const AddArgs& args);
 
+// AddRmsNorm: norm.x is add.y, which may be add.a.
+struct AddRmsNormArgs {
+  AddArgs add;
+  RmsNormArgs norm;
+};
+void add_rms_norm(const Launch& to, const AddRmsNormArgs& args);
+
 struct GatherRowsArgs {
   View x, y;
 };

@@ -40,6 +40,12 @@ struct NIBBLE_API Device {
   // CUDA: whether linear layers that are joined (projections of one input) are one launch, which gives the same bits; empty:
   // where its kernels can, that is on path sm90.
   std::optional<bool> fused_linears;
+  // The residual sum and the norm that reads it are one op: same bits, one pass. Empty: yes. What stays apart is said in
+  // ModelInfo::notes.
+  std::optional<bool> fused_add_norm;
+  // Attention and the gate behind it are one op: same bits. Empty: yes, but not on a card where rows are f16 (sm70). What
+  // stays apart is said in ModelInfo::notes.
+  std::optional<bool> fused_gate;
   // CPU: false reads weights where their file is mapped instead of copying each into an image made for the kernels:
   // the first token comes sooner and memory is shared with the system's file cache, later tokens take longer; same
   // bits. What cannot be read as it lies is still packed (mode a8, a mirror's 16-bit weights of another type); a model
@@ -49,8 +55,8 @@ struct NIBBLE_API Device {
   static Device cpu(int threads = 0);
   static Device best();  // the first backend of the registry that finds a device
   // "cpu", "cpu:mirror=sm90", "cuda", "cuda:1": a backend, then a card's number or name=value pairs
-  // (profile, mirror, arch-path, threads, kernels, graphs, fused-pack, fused-swiglu, fused-delta, fused-linears or packing=on or off),
-  // parted by commas. Throws Error(invalid_argument).
+  // (profile, mirror, arch-path, threads, kernels, graphs, fused-pack, fused-swiglu, fused-delta, fused-linears, fused-add-norm,
+  // fused-gate or packing=on or off), parted by commas. Throws Error(invalid_argument).
   static Device parse(std::string_view text);
   std::string text() const;  // what parse() takes
 };
