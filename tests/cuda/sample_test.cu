@@ -321,7 +321,7 @@ TEST_F(CudaSample, CountsEqualTheCpu) {
     cuda::Launch launch;
     launch.step = step.device();
     launch.max_rows = round % 3 == 0 ? 64 : 1024;  // threads take several rows where they must
-    cuda::count_tokens(launch, view);
+    cuda::count_tokens(launch, view, nullptr);
     test::finish_device();
     const std::vector<std::int32_t> got = counts.download();
     for (std::int32_t slot = 0; slot < kSlots; ++slot) {
