@@ -72,14 +72,17 @@ void EngineLoop::take_back_row(Sequence& s) {
 }
 
 // Takes back the sequence's row of the step in flight. That step goes on for the others.
-void EngineLoop::drop_ahead(Sequence& s) {
+bool EngineLoop::drop_ahead(Sequence& s) {
+  bool had = false;
   for (std::size_t i = 0; i < flights_.size(); ++i) {
     std::vector<Sequence*>& owners = flights_[i].owners;
     const auto at = std::find(owners.begin(), owners.end(), &s);
     if (at == owners.end()) continue;
     *at = nullptr;
+    had = true;
     if (!s.failed) take_back_row(s);
   }
+  return had;
 }
 
 void EngineLoop::drop_all_ahead() {

@@ -156,7 +156,7 @@ void EngineLoop::submit(Sequence& s, std::span<const std::int32_t> prompt, const
 }
 
 bool EngineLoop::next(Sequence& s, std::int32_t& token, std::string& text) {
-  s.reader.set(true);
+  arrive(s);
   const std::lock_guard lock(mutex_);
   struct Lower {
     ReaderFlag& flag;
@@ -180,9 +180,14 @@ bool EngineLoop::next(Sequence& s, std::int32_t& token, std::string& text) {
   return true;
 }
 
+void EngineLoop::leave(Sequence& s) {
+  const std::lock_guard lock(mutex_);
+  s.reader.set(false);
+}
+
 void EngineLoop::cancel(Sequence& s) {
   const std::lock_guard lock(mutex_);
-  drop_ahead(s);
+  const bool ahead = drop_ahead(s);
   if (s.unread_count > 0) {
     // Nobody saw these tokens, so the one before them must wait to be run again. Its row is the newest that ran: the
     // first unread token's own row did not, as its reader was not there to take it.
@@ -191,7 +196,11 @@ void EngineLoop::cancel(Sequence& s) {
     s.tokens.resize(s.tokens.size() - static_cast<std::size_t>(unseen));
     s.new_tokens -= unseen;
     s.last_sampled = s.new_tokens > 0;
-    if (s.new_tokens > 0) take_back_row(s);
+    if (ahead) {
+      s.failed = true;  // a reader was there and left as another's step failed: two rows cannot be taken back
+    } else if (s.new_tokens > 0) {
+      take_back_row(s);
+    }
   }
   if (s.running) finish(s, StopReason::length);
   s.tail_text.clear();

@@ -37,6 +37,10 @@ class EngineLoop {
   void submit(Sequence& s, std::span<const std::int32_t> prompt, const Sampling& how);
   // Steps until the sequence has a piece or its answer has ended. False at the end.
   bool next(Sequence& s, std::int32_t& token, std::string& text);
+  // The reader is about to call next(), so what comes is taken; and is not. next() says both by itself: for readers
+  // that call next() for one sequence after another.
+  void arrive(Sequence& s) { s.reader.set(true); }
+  void leave(Sequence& s);
   // Ends the answer at the last piece that was taken.
   void cancel(Sequence& s);
   // One step for whoever has rows. False if nobody has.
@@ -86,7 +90,7 @@ class EngineLoop {
   void finish_oldest();
   void fail(const Flight& flight);
   void take_back_row(Sequence& s);
-  void drop_ahead(Sequence& s);
+  bool drop_ahead(Sequence& s);  // whether it had one
   void drop_all_ahead();
   void forget(Sequence& s);
   void deliver(Sequence& s, std::int32_t token);

@@ -165,6 +165,7 @@ std::vector<double> EngineLoop::score(Sequence& s, std::span<const std::int32_t>
   s.tokens.insert(s.tokens.end(), tokens.begin(), tokens.end());
   if (!tokens.empty()) s.last_sampled = false;
 
+  drop_all_ahead();  // whose tokens nobody asked for
   while (flights_.size() > 0) finish_oldest();
   // The last token waits: what follows it is not known yet.
   std::vector<double> result;
