@@ -48,6 +48,7 @@ struct DeviceInfo {
   std::uint64_t free_memory = 0;
   Fusions fusions;           // fused ops that it has
   bool packing = true;       // false: weights stay where their file is mapped
+  bool overlaps = false;     // start() returns while the step still runs
 };
 
 struct MemoryPlan {
@@ -91,9 +92,22 @@ class Backend {
   virtual void prepare(ModelSpec spec, const StateSizes& sizes,
                        const std::function<bool(std::uint64_t)>& loaded) = 0;
 
-  // Runs program `index` of the spec on a batch of its class. `observer` may be empty.
-  virtual void run(std::size_t index, const Batch& batch, StepOutput& out,
-                   const Observer& observer = {}) = 0;
+  // Starts program `index` of the spec on a batch of its class; the batch may change when it returns. Steps run one
+  // after the other, and a token of the batch may be one that the step started just before has yet to sample
+  // (Batch::from_output). `observer` may be empty; it is called before start() returns. Throws Error(internal) when
+  // kStepsInFlight (in_flight.h) are in flight. When it throws, this step is not in flight and the others still are.
+  virtual void start(std::size_t index, const Batch& batch, const Observer& observer = {}) = 0;
+  // Waits for the oldest step in flight and hands out what it made. The step is in flight no more, even when this
+  // throws. It counts in stats() from here on.
+  virtual void finish(StepOutput& out) = 0;
+  // Both; no other step is in flight.
+  void run(std::size_t index, const Batch& batch, StepOutput& out, const Observer& observer = {}) {
+    start(index, batch, observer);
+    finish(out);
+  }
+
+  // What follows may be called while steps are in flight. It comes behind them: slots are as the last step leaves
+  // them, whether or not its tokens have been handed out.
 
   // A new sequence in this slot: zero state, zero counts.
   virtual void reset_slot(std::int32_t slot) = 0;

@@ -38,11 +38,12 @@ Sampling greedy(std::int64_t tokens) {
 // One token from each stream; they share the steps.
 void advance(std::vector<TokenStream>& streams, const Alive& alive) {
   if (!alive()) throw Interrupted{};
-  Piece piece;
-  for (TokenStream& stream : streams) {
-    if (!stream.next(piece)) {
+  std::vector<Piece> pieces(streams.size());
+  TokenStream::next_of_each(streams, pieces);
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    if (pieces[i].token < 0) {
       throw Failure(kFailed, fmt::format("bench: expected another token, the stream ended ({})",
-                                         stop_reason_name(stream.stop_reason())));
+                                         stop_reason_name(streams[i].stop_reason())));
     }
   }
 }

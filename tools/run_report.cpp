@@ -81,13 +81,13 @@ std::string RunReport::text() const {
       "new        {} tokens, {} after the first, {} tokens/s\n"
       "stop       {}\n"
       "seed       {}\n"
-      "steps      {} with {} launches, {} arena allocations inside\n",
+      "steps      {} ({} ahead, {} rows taken back) with {} launches, {} arena allocations inside\n",
       info.architecture, weights_text(info), format_seconds(loaded_.seconds),
       info.backend, info.device, info.threads > 0 ? fmt::format("{} threads, ", info.threads) : "",
       info.kernels, info.profile, info.activations, prompt_tokens_,
       format_seconds(prompt_seconds()), format_rate(prompt_rate()), tokens_.size(),
       format_seconds(new_seconds()), format_rate(new_rate()), stop_reason_, how_.seed, stats.steps,
-      stats.launches, stats.allocations);
+      stats.ahead_steps, stats.taken_back_rows, stats.launches, stats.allocations);
   if (info.backend != "cpu") {
     out += fmt::format("bus        {} to the device, {} back\n",
                        format_bytes(stats.host_to_device_bytes),

@@ -235,9 +235,20 @@ void place_scratch(Loaded& l, const ScratchPlan& plan, std::uint64_t& made) {
   if (plan.sums > 0) l.workspace.sums = scratch.take(plan.sums);
   if (plan.delta > 0) l.workspace.delta = scratch.take(plan.delta);
   if (plan.attention > 0) l.workspace.attention = reinterpret_cast<float*>(scratch.take(plan.attention));
-  l.pinned_block = Block(Place::pinned, aligned(plan.step) + plan.answer, "batches", made);
-  l.step = StepBlock(l.pinned_block.data(), scratch.take(plan.step), plan.step);
-  l.answer = l.pinned_block.data() + aligned(plan.step);
+  l.step = StepBlock(scratch.take(plan.step), plan.step);
+  const std::uint64_t each = aligned(plan.step) + aligned(plan.answer);
+  l.pinned_block = Block(Place::pinned, kStepsInFlight * each, "batches", made);
+  std::byte* pinned = l.pinned_block.data();
+  for (CardStep& step : l.steps.places()) {
+    step.batch = pinned;
+    step.answer = pinned + aligned(plan.step);
+    pinned += each;
+    for (Event* event : {&step.begun, &step.ended}) {
+      cudaEvent_t made_event = nullptr;
+      check(cudaEventCreate(&made_event), "making an event");
+      event->reset(made_event);
+    }
+  }
 }
 
 }  // namespace

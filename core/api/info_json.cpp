@@ -108,6 +108,8 @@ std::string StepStats::json() const {
                            {"decode_tokens", decode_tokens},
                            {"prefill_seconds", prefill_seconds},
                            {"decode_seconds", decode_seconds},
+                           {"ahead_steps", ahead_steps},
+                           {"taken_back_rows", taken_back_rows},
                            {"kernels", std::move(served)}})
       .dump();
 }

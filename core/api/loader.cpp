@@ -225,6 +225,7 @@ Draft draft_model(const JsonView& config, const QuantConfig& quant,
   d.engine.vocab = model.vocab;
   d.engine.stop_tokens = model.end_tokens;
   d.engine.step_tokens = how.step_tokens;
+  d.engine.run_ahead = how.run_ahead.value_or(d.backend->device().overlaps);
   d.engine.classes = classes.empty() ? classes_for(how) : std::move(classes);
   d.engine.sizes = {how.max_sequences, kv_tokens / kPageTokens, 1 + how.max_drafts, model.vocab};
 

@@ -83,6 +83,9 @@ struct LoadOptions {
   std::int64_t kv_tokens = 8192;   // positions of KV cache, shared by all sessions, in pages of 64
   int step_tokens = 2048;          // rows of the largest step; a multiple of 64
   int max_drafts = 0;              // reserved rows that a step can take back, beyond the one always there
+  // Start a step before the host has seen the tokens of the one before; what ran behind the end of an answer is taken
+  // back, so answers and states are the same. Empty: where the device computes beside the host, which a card does.
+  std::optional<bool> run_ahead;
   std::function<bool(const LoadProgress&)> on_progress;        // false cancels: Error(cancelled)
   std::function<void(std::string_view)> on_message;            // "skipped 333 vision tensors"
 };
