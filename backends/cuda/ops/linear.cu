@@ -252,7 +252,7 @@ void joined_linears(const Launch& to, std::span<const LinearArgs> all) {
   LinearParams p = linear_params(to, all.front());
   std::int64_t rows = 0;
   for (const LinearArgs& a : all) {
-    p.part[p.parts++] = {a.weight.codes, a.weight.alpha, a.y.data, a.y.stride, a.weight.rows,
+    p.part[p.parts++] = {a.weight.codes, a.weight.alpha, a.y.data, static_cast<std::int32_t>(a.y.stride), static_cast<std::int32_t>(a.weight.rows),
                          static_cast<std::int32_t>(rows / kTileRows), a.y.dtype == DType::bf16};
     rows += a.weight.padded_rows;
   }

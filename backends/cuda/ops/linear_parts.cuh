@@ -22,7 +22,7 @@ struct LinearPart {
   const std::byte* codes;
   const float* alpha;
   std::byte* y;
-  std::int64_t y_stride, rows;  // of the weight
+  std::int32_t y_stride, rows;  // of the weight
   std::int32_t tile;
   bool y_bf16;
 };
@@ -59,13 +59,14 @@ __device__ __forceinline__ int part_of(const LinearParams& l, int row_tile) {
 struct TileOut {
   const float* alpha;
   std::byte* y;
-  std::int64_t y_stride, rows, n0;  // of the part
+  std::int32_t y_stride, rows, n0;  // of the part; 32 bits because registers are few where it is used
   bool y_bf16;
 };
 __device__ __forceinline__ TileOut out_of(const LinearParams& l, std::int64_t n0) {
-  if (l.parts == 0) return {l.weight.alpha, l.y, l.y_stride, l.weight.rows, n0, l.y_bf16};
-  const LinearPart& p = l.part[part_of(l, static_cast<int>(n0 / kTileRows))];
-  return {p.alpha, p.y, p.y_stride, p.rows, n0 - std::int64_t{p.tile} * kTileRows, p.y_bf16};
+  const auto row = static_cast<std::int32_t>(n0);
+  if (l.parts == 0) return {l.weight.alpha, l.y, static_cast<std::int32_t>(l.y_stride), static_cast<std::int32_t>(l.weight.rows), row, l.y_bf16};
+  const LinearPart& p = l.part[part_of(l, row / kTileRows)];
+  return {p.alpha, p.y, p.y_stride, p.rows, row - p.tile * kTileRows, p.y_bf16};
 }
 
 // The same for the experts of a mixture: rows of y are sorted places, `weight` is expert 0's.

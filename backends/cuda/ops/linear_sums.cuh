@@ -93,7 +93,7 @@ __device__ __forceinline__ void store_pairs(const LinearParams& l, const TileOut
       const std::uint32_t high = num::float_to_bf16(scaled<Scaled>(l, sum[j * 4 + 2 * h + 1], alpha[h]));
       std::uint32_t pair;
       asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(pair) : "r"(low | high << 16));
-      const std::int64_t n = out.n0 + 2 * q + h * 8;
+      const std::int32_t n = out.n0 + 2 * q + h * 8;
       if (token >= rows || n >= out.rows) continue;
       auto* const y = reinterpret_cast<std::uint16_t*>(out.y) + token * out.y_stride + n;
       if (n + 1 < out.rows) {
@@ -136,7 +136,8 @@ __device__ __forceinline__ void store_values(const LinearParams& l, const TileOu
   for (int j = 0; j < N / 4; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const std::int64_t token = token0 + j * 8 + q * 2 + i % 2, n = out.n0 + g + i / 2 * 8;
+      const std::int64_t token = token0 + j * 8 + q * 2 + i % 2;
+      const std::int32_t n = out.n0 + g + i / 2 * 8;
       if (token >= rows || n >= out.rows) continue;
       const float y = scaled<Scaled>(l, sum[j * 4 + i], alpha[i / 2]);
       if (out.y_bf16) {
