@@ -61,7 +61,7 @@ row() { printf '%-10s %-34s %-8s %6s s  %s\n' "$1" "$2" "$3" "$4" "$5" >>"$out/t
 # step STAGE NAME COMMAND...: runs it into a log of its own and writes a row; the last line that the
 # log's `summary` pattern finds stands behind it.
 profiles="sm90 sm120 sm70"
-summary='PASSED|FAILED|SUMMARY|^equal|^differs|within|error'
+summary='PASSED|FAILED|SUMMARY|^equal|^differs|^against|within|error'
 step() {
   local stage="$1" name="$2" started=$SECONDS verdict=ok skipped
   shift 2
@@ -179,6 +179,13 @@ for stage in $stages; do
           step parity "$checkpoint $profile" "$nibble" parity "$data/$checkpoint" \
             --a "cpu:mirror=$profile" --b "cuda:arch-path=$profile"
         done
+      done
+      step parity "joined linears" "$nibble" parity "$data/model/hf-nvfp4-ct" --a cpu:mirror=sm90 --b cuda:fused-linears=on
+      for activations in a16 declared a8; do
+        step parity "perplexity $activations, card and f32" "$nibble" perplexity "$data/model/hf-nvfp4-ct" -f "$data/README.md" \
+          --device cuda --activations $activations --against cpu
+        step parity "perplexity $activations, card and mirror" "$nibble" perplexity "$data/model/hf-nvfp4-ct" \
+          -f "$data/README.md" --device cuda --activations $activations --against cpu:mirror=sm90 --against-activations $activations
       done
       step parity "cuda against float64" "$nibble" parity "$data/model/hf-nvfp4-ct" --a cuda --against-oracle ;;
     bench)
