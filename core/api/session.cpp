@@ -69,9 +69,10 @@ std::size_t TokenStream::next_of_each(std::span<TokenStream> streams, std::span<
         if (s.impl_->current()) s.impl_->model->engine->arrive(*s.impl_->sequence);
       }
     }
-    // Those that did not get their turn because another's next() threw.
     ~Readers() {
-      for (const TokenStream& s : all) s.impl_->model->engine->leave(*s.impl_->sequence);
+      for (const TokenStream& s : all) {
+        if (s.impl_->current()) s.impl_->model->engine->leave(*s.impl_->sequence);
+      }
     }
   } const readers{streams};
   std::size_t count = 0;
@@ -82,6 +83,8 @@ std::size_t TokenStream::next_of_each(std::span<TokenStream> streams, std::span<
     } else {
       pieces[i] = {};
     }
+    // So all are at the same token when the round ends, whoever was ahead.
+    if (streams[i].impl_->current()) streams[i].impl_->model->engine->serve(*streams[i].impl_->sequence);
   }
   return count;
 }

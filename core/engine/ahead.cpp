@@ -20,7 +20,7 @@ bool EngineLoop::Flight::has(const Sequence& s) const {
 
 // Behind the token that is to come, unless that is a stop token or ends a stop text; and its reader takes it.
 bool EngineLoop::goes_on(const Sequence& s) const {
-  return s.running && s.unread_count == 0 && s.reader.up() && s.new_tokens + 1 < s.how.max_new_tokens &&
+  return s.running && s.unread_count == 0 && s.reader.waits() && s.new_tokens + 1 < s.how.max_new_tokens &&
          static_cast<std::int64_t>(s.tokens.size()) + 1 < config_.capacity;
 }
 

@@ -158,10 +158,10 @@ void EngineLoop::submit(Sequence& s, std::span<const std::int32_t> prompt, const
 bool EngineLoop::next(Sequence& s, std::int32_t& token, std::string& text) {
   arrive(s);
   const std::lock_guard lock(mutex_);
-  struct Lower {
-    ReaderFlag& flag;
-    ~Lower() { flag.set(false); }
-  } const lower{s.reader};
+  struct Leave {
+    Reader& reader;
+    ~Leave() { reader.set(Reader::At::away); }
+  } const leave{s.reader};
   while (s.running && s.unread_count == 0) {
     if (!step_locked()) throw Error(ErrorCode::internal, "[engine] a running answer has no rows to run");
   }
@@ -182,7 +182,7 @@ bool EngineLoop::next(Sequence& s, std::int32_t& token, std::string& text) {
 
 void EngineLoop::leave(Sequence& s) {
   const std::lock_guard lock(mutex_);
-  s.reader.set(false);
+  s.reader.set(Reader::At::away);
 }
 
 void EngineLoop::cancel(Sequence& s) {

@@ -37,9 +37,10 @@ class EngineLoop {
   void submit(Sequence& s, std::span<const std::int32_t> prompt, const Sampling& how);
   // Steps until the sequence has a piece or its answer has ended. False at the end.
   bool next(Sequence& s, std::int32_t& token, std::string& text);
-  // The reader is about to call next(), so what comes is taken; and is not. next() says both by itself: for readers
-  // that call next() for one sequence after another.
-  void arrive(Sequence& s) { s.reader.set(true); }
+  // For a reader that calls next() for one sequence after another: it says of all that it waits, of each that it was
+  // served, and of all that it leaves. next() alone says the first and the last by itself.
+  void arrive(Sequence& s) { s.reader.set(Reader::At::waiting); }
+  void serve(Sequence& s) { s.reader.set(Reader::At::served); }
   void leave(Sequence& s);
   // Ends the answer at the last piece that was taken.
   void cancel(Sequence& s);

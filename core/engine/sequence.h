@@ -18,18 +18,24 @@
 
 namespace nibble {
 
-// Raised by a reader before it takes the engine's lock, lowered under the lock: whatever token comes is taken. It
-// belongs to the reader, so a sequence that is assigned keeps its own.
-class ReaderFlag {
+// Where the reader of an answer is. It says that it waits before it takes the engine's lock, and takes that back under the
+// lock only. It belongs to the reader, so a sequence that is assigned keeps its own.
+class Reader {
  public:
-  ReaderFlag() = default;
-  ReaderFlag(const ReaderFlag&) {}
-  ReaderFlag& operator=(const ReaderFlag&) { return *this; }
-  void set(bool up) { up_ = up; }
-  bool up() const { return up_; }
+  enum class At {
+    away,
+    waiting,  // whatever token comes next is taken
+    served,   // has its token of this round, and waits for those of other answers
+  };
+  Reader() = default;
+  Reader(const Reader&) {}
+  Reader& operator=(const Reader&) { return *this; }
+  void set(At at) { at_ = at; }
+  bool waits() const { return at_ == At::waiting; }
+  bool served() const { return at_ == At::served; }
 
  private:
-  std::atomic<bool> up_{false};
+  std::atomic<At> at_{At::away};
 };
 
 struct Sequence {
@@ -61,13 +67,14 @@ struct Sequence {
   };
   std::array<Unread, 2> unread;
   std::size_t unread_count = 0;
-  ReaderFlag reader;
+  Reader reader;
   std::string tail_text;  // held back when the answer ended
 
   // 0 while the step that samples the next token is in flight.
   std::int64_t waiting() const { return static_cast<std::int64_t>(tokens.size()) - fed; }
-  // Its newest token may be run; it is one that was sampled and comes alone.
-  bool ready() const { return running && unread_count <= (reader.up() ? 1u : 0u); }
+  // Its newest token may be run.
+  bool ready() const { return running && !reader.served() && unread_count <= (reader.waits() ? 1u : 0u); }
+  // That token was sampled and comes alone.
   bool decodes() const { return waiting() == 1 && last_sampled; }
 };
 

@@ -1,4 +1,5 @@
 // Steps that run ahead of the host, on a card: same tokens, same states, to the bit.
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <optional>
@@ -96,9 +97,9 @@ TEST_F(CudaAhead, ChangesNoBit) {
       a.clear();
       b.clear();
     }
-    EXPECT_GT(on.stats().ahead_steps, 200u);
+    EXPECT_GT(on.stats().ahead_steps, 150u);
     EXPECT_GT(on.stats().taken_back_rows, 5u);
-    EXPECT_EQ(off.stats().ahead_steps + off.stats().taken_back_rows, 4u * 2) << "readers that left before nothing ran ahead";
+    EXPECT_EQ(off.stats().ahead_steps + off.stats().taken_back_rows, 0u);
   }
 }
 
@@ -158,6 +159,42 @@ TEST_F(CudaAhead, ReadersOnThreadsOfTheirOwn) {
   for (std::thread& t : threads) t.join();
   for (int i = 0; i < kReaders; ++i) EXPECT_EQ(got[i], answer(alone, i)) << i;
   EXPECT_GT(model.stats().ahead_steps, 0u);
+}
+
+// One thread, eight answers of different lengths and stops.
+TEST_F(CudaAhead, AnswersThatOneThreadReads) {
+  constexpr std::size_t kAnswers = 8;
+  std::vector<std::vector<std::int32_t>> tokens[2];
+  for (const bool ahead : {false, true}) {
+    const Model model = load_ahead("cuda", ahead, kAnswers);
+    std::vector<Session> sessions;
+    std::vector<TokenStream> streams;
+    for (std::size_t i = 0; i < kAnswers; ++i) {
+      sessions.push_back(model.new_session());
+      Sampling how = sampled(static_cast<int>(40 + 20 * i));
+      if (ahead && i % 2 == 0) how.stop_tokens = {tokens[0][i][30 + i]};
+      streams.push_back(sessions.back().generate(some_tokens(1 + 40 * i, static_cast<std::uint32_t>(i)), how));
+    }
+    std::vector<Piece> pieces(kAnswers);
+    auto& all = tokens[ahead];
+    all.resize(kAnswers);
+    while (TokenStream::next_of_each(streams, pieces) > 0) {
+      for (std::size_t i = 0; i < kAnswers; ++i) {
+        if (pieces[i].token >= 0) all[i].push_back(pieces[i].token);
+      }
+    }
+    const StepStats stats = model.stats();
+    EXPECT_EQ(stats.ahead_steps > 100, ahead);
+    EXPECT_EQ(stats.taken_back_rows > 0, ahead);
+    EXPECT_EQ(stats.allocations, 0u);
+  }
+  for (std::size_t i = 0; i < kAnswers; ++i) {
+    if (i % 2 == 0) {  // up to its stop token
+      const auto end = std::find(tokens[0][i].begin(), tokens[0][i].end(), tokens[0][i][30 + i]) + 1;
+      tokens[0][i].erase(end, tokens[0][i].end());
+    }
+    EXPECT_EQ(tokens[1][i], tokens[0][i]) << i;
+  }
 }
 
 TEST_F(CudaAhead, NoMomentCountsTwice) {
