@@ -71,7 +71,7 @@ struct AttentionArgs {
   std::int64_t split_slots = 0;  // splits that the sequences of a step can have, attention_split_slots()
   std::int32_t records = 1;      // rows of a verify range at most
   // GatedAttention: y is gated, head h by columns h * gate_head_stride on; y's type. data null: there is no gate.
-  View gate;
+  View gate = {};
   std::int64_t gate_head_stride = 0;
 };
 // 0: no sequence can have two.
