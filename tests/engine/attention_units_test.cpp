@@ -35,6 +35,12 @@ std::vector<float> expected(const std::vector<float>& q, const HostState::KvLaye
 
 class AttentionOnUnits : public testing::TestWithParam<const char*> {
  protected:
+  // Attention as an op of its own.
+  static Device parts(const char* text) {
+    Device d = Device::parse(text);
+    d.fused_gate = false;
+    return d;
+  }
   bool on_units() const {
     const std::string device = GetParam();
     return device == "cpu:mirror=sm90" || device == "cpu:mirror=sm120";
@@ -49,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(All, AttentionOnUnits,
                          });
 
 TEST_P(AttentionOnUnits, InSm90AndSm120) {
-  Model model = load(options(), Device::parse(GetParam()));
+  Model model = load(options(), parts(GetParam()));
   const auto all = long_prompt(140 + 9);
   const auto ids = std::span(all);
   Session session = model.new_session();
@@ -73,7 +79,7 @@ TEST_P(AttentionOnUnits, InSm90AndSm120) {
 // What comes out of the first attention layer is near profile f32.
 TEST_P(AttentionOnUnits, LiesNearF32) {
   if (GetParam() == std::string("cpu")) GTEST_SKIP() << "it is f32";
-  Model f32 = load(options()), model = load(options(), Device::parse(GetParam()));
+  Model f32 = load(options(), parts("cpu")), model = load(options(), parts(GetParam()));
   const auto ids = long_prompt(300);
   const auto outputs = [&](Model& of) {
     Trace trace(of, {});

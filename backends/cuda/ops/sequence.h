@@ -73,7 +73,7 @@ struct AttentionArgs {
   std::int32_t records = 1;      // rows of a verify range at most
   ArchPath path = ArchPath::sm120;  // of `units`: sm90 has wgmma for them, with the same bits
   // GatedAttention: y is gated, head h by columns h * gate_head_stride on; y's type. data null: there is no gate.
-  View gate;
+  View gate = {};
   std::int64_t gate_head_stride = 0;
 };
 // 0: no sequence can have two.
