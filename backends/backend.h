@@ -160,6 +160,10 @@ struct BackendEntry {
   GateUpBench (*bench_gate_up)(const BackendOptions& options, const GateUpBenchOptions& how) = nullptr;
   // Measures DeltaRule by itself.
   DeltaBench (*bench_delta)(const BackendOptions& options, const DeltaBenchOptions& how) = nullptr;
+  // Measures Attention by itself.
+  AttentionBench (*bench_attention)(const BackendOptions& options, const AttentionBenchOptions& how) = nullptr;
+  // Measures what the device does at most.
+  DeviceRoofs (*measure_roofs)(const BackendOptions& options, const RoofOptions& how) = nullptr;
 };
 
 }  // namespace nibble

@@ -148,6 +148,7 @@ void CpuBackend::start(std::size_t index, const Batch& batch, const Observer& ob
   done.out.tokens.resize(program.limits.samples ? batch.output_rows.size() : 0);
   done.out.logprobs.resize(program.limits.scores ? batch.output_rows.size() : 0);
   const Step step(batch, l.tokens, done.out, l.programs[index].experts_per_token);
+  const std::int64_t traced_from = tracing_ ? now_ns() : 0;
   for (const BoundOp& op : program.ops) {
     const std::int64_t begin = tracing_ ? now_ns() : 0;
     op.run(step);
@@ -155,13 +156,16 @@ void CpuBackend::start(std::size_t index, const Batch& batch, const Observer& ob
       TraceEvent e;
       e.name = op_kind(op.op->args);
       e.op = op.op->name;
+      e.op_kind = e.name;
       e.start_ns = begin;
       e.end_ns = now_ns();
+      e.step = static_cast<std::int32_t>(trace_.steps.size());
       trace_.events.push_back(std::move(e));
     }
     if (observer) show(observer, op, step);
   }
   l.delta.end_step(batch.ranges);
+  if (tracing_) trace_.steps.push_back({traced_from, now_ns(), program.limits.cls.has(Section::prefill)});
 
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   done.launches = program.ops.size();

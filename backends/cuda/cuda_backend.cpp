@@ -1,5 +1,6 @@
 #include "backends/cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -193,20 +194,37 @@ Trace CudaBackend::stop_trace() {
   Trace trace;
   trace.start_ns = result.start_ns;
   trace.end_ns = result.end_ns;
+  for (const std::size_t program : traced_) {
+    trace.steps.push_back({0, 0, l.bound[program].limits.cls.has(Section::prefill)});
+  }
   // A program's kernels run in one stream: the n-th of a run belongs to the op that launched the
   // n-th.
-  std::vector<std::uint64_t> seen(traced_.size() + 1);
+  std::vector<std::uint64_t> seen(traced_.size());
   for (Tracer::Record& r : result.records) {
-    if (r.run > 0 && r.run < seen.size() && r.event.kind != TraceEvent::Kind::copy) {
-      const std::uint64_t n = seen[r.run]++;
-      for (const BoundOp& op : l.bound[traced_[r.run - 1]].ops) {
-        if (n >= op.kernels) continue;
-        // before the first op the step counts its tokens
-        if (&op != &l.bound[traced_[r.run - 1]].ops.front() || n > 0) r.event.op = op.op->name;
-        break;
+    TraceEvent& e = r.event;
+    if (r.run > 0 && r.run <= seen.size()) {
+      e.step = static_cast<std::int32_t>(r.run - 1);
+      Trace::Step& step = trace.steps[r.run - 1];
+      if (step.end_ns == 0) step.start_ns = e.start_ns;  // records come by their start
+      step.end_ns = std::max(step.end_ns, e.end_ns);
+    }
+    if (e.step >= 0 && e.kind != TraceEvent::Kind::copy) {
+      const std::vector<BoundOp>& ops = l.bound[traced_[r.run - 1]].ops;
+      const std::uint64_t n = seen[r.run - 1]++;
+      const auto op = std::upper_bound(ops.begin(), ops.end(), n,
+                                       [](std::uint64_t at, const BoundOp& o) { return at < o.kernels; });
+      // before the first op the step counts its tokens
+      if (op != ops.end() && (op != ops.begin() || n > 0)) {
+        e.op = op->op->name;
+        e.op_kind = op_kind(op->op->args);
       }
     }
-    trace.events.push_back(std::move(r.event));
+    trace.events.push_back(std::move(e));
+  }
+  // One whose records CUPTI lost has no time of its own.
+  for (std::size_t i = 0; i < trace.steps.size(); ++i) {
+    Trace::Step& step = trace.steps[i];
+    if (step.end_ns == 0) step.start_ns = step.end_ns = i == 0 ? trace.start_ns : trace.steps[i - 1].end_ns;
   }
   return trace;
 }

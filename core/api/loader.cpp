@@ -129,6 +129,7 @@ void describe_work(const ModelSpec& spec, ModelInfo& info) {
       info.body.parameters += served * w.rows * w.cols;
       experts.parameters += grouped->experts * w.rows * w.cols;
       experts.active_parameters += served * w.rows * w.cols;
+      experts.active_bytes += static_cast<std::uint64_t>(served) * w.bytes();
       if (grouped->x.rows == Rows::tokens) experts.intermediate = w.rows;
       info.body.bytes += static_cast<std::uint64_t>(served) * w.bytes();
     }
@@ -267,6 +268,7 @@ Draft draft_model(const JsonView& config, const QuantConfig& quant,
   d.info.scratch_bytes = d.memory.scratch;
   d.info.count_bytes = d.memory.counts;
   d.info.loading_bytes = d.memory.loading;
+  d.info.free_bytes = device.free_memory;
   describe_model(model, quant, d);
   describe_formats(d.spec, d.info);
   describe_mode(d.spec, how.activations, d.info);
