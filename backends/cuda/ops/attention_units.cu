@@ -255,9 +255,11 @@ bool attention_on_units(ArchPath path, const AttentionShape& shape) {
   return path != ArchPath::sm70 && num::attention_on_units(shape);
 }
 
-std::string attention_kernel(const AttentionArgs& a) {
+std::string attention_kernel(const Launch& to, const AttentionArgs& a) {
   if (a.section != Section::prefill || !a.units) return "generic";
-  return has_m16n8k16() ? "prompts: mma.m16n8k16" : "prompts: mma.m16n8k16, emulated";
+  const char* const why = refuse_attention_wgmma(to, a);
+  if (why == nullptr) return "prompts: wgmma.m64k16";
+  return std::string(has_m16n8k16() ? "prompts: mma.m16n8k16" : "prompts: mma.m16n8k16, emulated") + " (no wgmma: " + why + ")";
 }
 
 void attention_units(const Launch& to, const AttentionArgs& a) {
@@ -270,6 +272,7 @@ void attention_units(const Launch& to, const AttentionArgs& a) {
     throw Error(ErrorCode::internal, "[cuda] attention on matrix units: expected heads of 64, 128 or 256, and rows of bf16 at "
                                      "multiples of 16 bytes");
   }
+  if (refuse_attention_wgmma(to, a) == nullptr) return attention_wgmma(to, a);
   const Params p{to.step, typed<Bf16>(a.q), typed<Bf16>(a.y), a.scale, s, reinterpret_cast<const Bf16*>(a.state.k),
                  reinterpret_cast<const Bf16*>(a.state.v), 1};
   const std::size_t most = most_shared();
