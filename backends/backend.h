@@ -48,6 +48,7 @@ struct DeviceInfo {
   std::uint64_t free_memory = 0;
   Fusions fusions;           // fused ops that it has
   bool packing = true;       // false: weights stay where their file is mapped
+  bool overlaps = false;     // start() returns while the step still runs
 };
 
 struct MemoryPlan {
@@ -91,9 +92,22 @@ class Backend {
   virtual void prepare(ModelSpec spec, const StateSizes& sizes,
                        const std::function<bool(std::uint64_t)>& loaded) = 0;
 
-  // Runs program `index` of the spec on a batch of its class. `observer` may be empty.
-  virtual void run(std::size_t index, const Batch& batch, StepOutput& out,
-                   const Observer& observer = {}) = 0;
+  // Starts program `index` of the spec on a batch of its class; the batch may change when it returns. Steps run one
+  // after the other, and a token of the batch may be one that the step started just before has yet to sample
+  // (Batch::from_output). `observer` may be empty; it is called before start() returns. Throws Error(internal) when
+  // kStepsInFlight (in_flight.h) are in flight. When it throws, this step is not in flight and the others still are.
+  virtual void start(std::size_t index, const Batch& batch, const Observer& observer = {}) = 0;
+  // Waits for the oldest step in flight and hands out what it made. The step is in flight no more, even when this
+  // throws. It counts in stats() from here on.
+  virtual void finish(StepOutput& out) = 0;
+  // Both; no other step is in flight.
+  void run(std::size_t index, const Batch& batch, StepOutput& out, const Observer& observer = {}) {
+    start(index, batch, observer);
+    finish(out);
+  }
+
+  // What follows may be called while steps are in flight. It comes behind them: slots are as the last step leaves
+  // them, whether or not its tokens have been handed out.
 
   // A new sequence in this slot: zero state, zero counts.
   virtual void reset_slot(std::int32_t slot) = 0;
@@ -127,6 +141,7 @@ struct BackendOptions {
   bool packing = true;             // CPU: false leaves weights where their file is mapped
   std::optional<bool> fused_swiglu;  // CUDA: whether gate, up and SwiGLU are one op; empty = yes, but not where rows are f16
   std::optional<bool> fused_delta;   // CUDA: whether a delta net, from gates to norm, is one op; empty = yes, but not where rows are f16
+  std::optional<bool> fused_linears;  // CUDA: whether joined linear layers are one launch; empty = on path sm90
   std::optional<bool> fused_add_norm;  // whether the residual sum and the norm of it are one op; empty = yes
   std::optional<bool> fused_gate;      // whether attention and its gate are one op; empty = yes, but not on a card where rows are f16
 };
@@ -145,6 +160,10 @@ struct BackendEntry {
   GateUpBench (*bench_gate_up)(const BackendOptions& options, const GateUpBenchOptions& how) = nullptr;
   // Measures DeltaRule by itself.
   DeltaBench (*bench_delta)(const BackendOptions& options, const DeltaBenchOptions& how) = nullptr;
+  // Measures Attention by itself.
+  AttentionBench (*bench_attention)(const BackendOptions& options, const AttentionBenchOptions& how) = nullptr;
+  // Measures what the device does at most.
+  DeviceRoofs (*measure_roofs)(const BackendOptions& options, const RoofOptions& how) = nullptr;
 };
 
 }  // namespace nibble

@@ -3,11 +3,13 @@
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/pack_bench.h"
 #if defined(NIBBLE_HAS_CUDA)
+#include "backends/cuda/bench/attention_bench.h"
 #include "backends/cuda/bench/delta_bench.h"
 #include "backends/cuda/bench/gate_up_bench.h"
 #include "backends/cuda/bench/grouped_bench.h"
 #include "backends/cuda/bench/linear_bench.h"
 #include "backends/cuda/bench/pack_bench.h"
+#include "backends/cuda/bench/roofs.h"
 #include "backends/cuda/cuda_backend.h"
 #include "backends/cuda/device_info.h"
 #endif
@@ -31,7 +33,7 @@ std::unique_ptr<Backend> make_cuda(const BackendOptions&) { return nullptr; }  /
 constexpr BackendEntry kBackends[] = {
 #if defined(NIBBLE_HAS_CUDA)
     {"cuda", cuda::refusal, make_cuda, cuda::bench_linear, cuda::bench_pack, cuda::bench_grouped,
-     cuda::bench_gate_up, cuda::bench_delta},
+     cuda::bench_gate_up, cuda::bench_delta, cuda::bench_attention, cuda::measure_roofs},
     {"cpu", [] { return std::string(); }, make_cpu, nullptr, cpu::bench_pack},
 #else
     {"cpu", [] { return std::string(); }, make_cpu, nullptr, cpu::bench_pack},

@@ -172,6 +172,9 @@ void ModelArgs::add_device(CLI::App& app) {
              "inputs of linear layers: not quantised, as the checkpoint declares, or FP8 with 4-bit weights re-encoded "
              "to FP8 (a8: lossy)")
       ->group(group);
+  add_choice(app, "--run-ahead", run_ahead, {"on", "off"},
+             "start a step before the tokens of the one before are read (default: on a card); same answers")
+      ->group(group);
 }
 
 void ModelArgs::add_sizes(CLI::App& app) {
@@ -225,6 +228,7 @@ LoadOptions ModelArgs::load_options() const {
   options.max_sequences = max_sequences;
   options.kv_tokens = (kv_tokens + 63) / 64 * 64;
   options.step_tokens = step_tokens;
+  if (!run_ahead.empty()) options.run_ahead = run_ahead == "on";
   return options;
 }
 

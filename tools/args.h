@@ -37,7 +37,7 @@ struct OutputArgs {
 
 // Where the model is and how it is loaded.
 struct ModelArgs {
-  std::string path, on, kernels, arch_path, profile, packing = "on", activations = "a16";
+  std::string path, on, kernels, arch_path, profile, packing = "on", activations = "a16", run_ahead;
   int threads = 0, step_tokens = 2048, max_sequences = 1;
   std::int64_t kv_tokens = 8192;
   OutputArgs output;

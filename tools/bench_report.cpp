@@ -19,19 +19,39 @@ std::uint64_t step_bytes(const ModelInfo& info) {
   return info.body.bytes + info.head.bytes;
 }
 
+// "4,242.0 GB/s ..." or why there is none.
+std::string rate_text(double rate, double unit, const char* name, const std::string& text) {
+  return rate > 0 ? fmt::format("{:.1f} {} ({})", rate / unit, name, text) : fmt::format("{} not measured: {}", name, text);
+}
+
+std::string card_text(const DeviceRoofs& rates, int samples, bool fp8) {
+  std::string out = fmt::format("roofs, medians of {} samples in this run: {}; {}", samples,
+                                rate_text(rates.copy_bytes_per_second, 1e9, "GB/s", rates.copy),
+                                rate_text(rates.matrix_flops_per_second, 1e12, "TFLOP/s bf16", rates.matrix));
+  if (fp8) out += "; " + rate_text(rates.fp8_flops_per_second, 1e12, "TFLOP/s fp8", rates.fp8);
+  return out + "\n";
+}
+
+std::string cell(double value, const char* format) { return value > 0 ? fmt::format(fmt::runtime(format), value) : ""; }
+
 }  // namespace
 
-double BenchReport::roof_part(const BenchResult& r) const {
-  if (!has_roof) return 0;
+RowRoof BenchReport::roof_of(const BenchResult& r) const {
+  if (card) return tool::roof_of(info, r.what, work_of(info, r.what, kv_position_bytes, step_tokens), *card);
+  if (!has_roof) return {};
   if (is_decode(r)) {
     // One step makes a token for each sequence and reads every weight once.
-    const double steps = r.mean / r.what.batch;
-    return steps * static_cast<double>(step_bytes(info)) / roof.read_bytes_per_second;
+    return {r.what.batch * roof.read_bytes_per_second / static_cast<double>(step_bytes(info)), "weight bytes / reads"};
   }
-  const double rows = static_cast<double>(info.body.parameters) * r.mean;
-  const double heads =
-      static_cast<double>(info.head.parameters) * r.mean / static_cast<double>(r.what.tokens);
-  return 2 * (rows + heads) / roof.linear_flops_per_second();
+  const double row = static_cast<double>(info.body.parameters) +
+                     static_cast<double>(info.head.parameters) / static_cast<double>(r.what.tokens);
+  return {roof.linear_flops_per_second() / (2 * row),
+          roof.bf16_flops_per_second > 0 ? "linear layers / bf16" : "linear layers / float32"};
+}
+
+double BenchReport::roof_part(const BenchResult& r) const {
+  const RowRoof of = roof_of(r);
+  return of.tokens_per_second > 0 ? r.mean / of.tokens_per_second : 0;
 }
 
 std::string BenchReport::markdown() const {
@@ -39,7 +59,7 @@ std::string BenchReport::markdown() const {
       "nibble {}: {}, {}\n"
       "device: {} ({}), kernels {}, {} threads, profile {}, activations {}\n"
       "weights: {}, {} ({} parameters) read by a decode step\n",
-      version(), model, info.architecture, info.backend, info.device, info.kernels, info.threads,
+      version(), mix.empty() ? model : fmt::format("{} with weights {}", model, mix), info.architecture, info.backend, info.device, info.kernels, info.threads,
       info.profile, info.activations, weights_text(info),
       format_bytes(step_bytes(info)),
       format_count(static_cast<std::uint64_t>(info.body.parameters + info.head.parameters)));
@@ -54,20 +74,20 @@ std::string BenchReport::markdown() const {
                                                      roof.bf16_instructions)
                                        : "");
   }
-  Table table(
-      {{"test"}, {"batch", true}, {"tokens/s", true}, {"ms", true}, {"of roof", true}, {"roof"}});
+  if (card) out += card_text(*card, roof_samples, runs_fp8(info));
+  for (const std::string& row : left_out) out += "left out: " + row + "\n";
+  Table table({{"test"}, {"batch", true}, {"tokens/s", true}, {"ms", true}, {"roof tokens/s", true}, {"of roof", true}, {"roof"}});
   for (const BenchResult& r : results) {
+    const RowRoof of = roof_of(r);
     const double step =
         is_decode(r) ? r.what.batch / r.mean : static_cast<double>(r.what.tokens) / r.mean;
     table.add({r.what.name(), std::to_string(r.what.batch),
                r.samples.size() > 1 ? fmt::format("{:.2f} ± {:.2f}", r.mean, r.deviation)
                                     : fmt::format("{:.2f}", r.mean),
                fmt::format("{:.3f}", step * 1e3),
-               has_roof ? fmt::format("{:.1f} %", 100 * roof_part(r)) : "-",
-               !has_roof      ? "-"
-               : is_decode(r) ? "weight bytes / reads"
-               : roof.bf16_flops_per_second > 0 ? "linear layers / bf16"
-                                                : "linear layers / float32"});
+               of.tokens_per_second > 0 ? format_rate(of.tokens_per_second) : "-",
+               of.tokens_per_second > 0 ? fmt::format("{:.1f} %", 100 * roof_part(r)) : "-",
+               of.text.empty() ? "-" : of.text});
   }
   out += '\n';
   out += table.markdown();
@@ -97,6 +117,8 @@ std::string BenchReport::json() const {
                       {"body_parameters", info.body.parameters},
                       {"head_parameters", info.head.parameters},
                       {"repetitions", repetitions}};
+  if (!mix.empty()) header.emplace_back("mix", mix);
+  if (!left_out.empty()) header.emplace_back("left_out", Json::Array(left_out.begin(), left_out.end()));
   if (has_roof) {
     header.emplace_back("roof",
                         Json::Object{{"threads", roof.threads},
@@ -109,6 +131,16 @@ std::string BenchReport::json() const {
                                                     {"instructions", roof.bf16_instructions}});
     }
   }
+  if (card) {
+    const auto rate = [](double value) { return value > 0 ? Json(value) : Json(); };
+    header.emplace_back("card_roofs", Json::Object{{"samples", roof_samples},
+                                                   {"copy_bytes_per_second", rate(card->copy_bytes_per_second)},
+                                                   {"copy", card->copy},
+                                                   {"matrix_flops_per_second", rate(card->matrix_flops_per_second)},
+                                                   {"matrix", card->matrix},
+                                                   {"fp8_flops_per_second", rate(card->fp8_flops_per_second)},
+                                                   {"fp8", card->fp8}});
+  }
   Json::Array rows;
   for (const BenchResult& r : results) {
     Json::Object row{
@@ -116,7 +148,14 @@ std::string BenchReport::json() const {
         {"tokens", r.what.tokens},  {"depth", r.what.depth},
         {"batch", r.what.batch},    {"tokens_per_second", r.mean},
         {"deviation", r.deviation}, {"samples", Json::Array(r.samples.begin(), r.samples.end())}};
-    if (has_roof) row.emplace_back("roof_part", roof_part(r));
+    if (const RowRoof of = roof_of(r); of.tokens_per_second > 0) {
+      row.emplace_back("roof_part", roof_part(r));
+      row.emplace_back("roof_tokens_per_second", of.tokens_per_second);
+      row.emplace_back("roof", of.text);
+    } else if (!of.text.empty()) {
+      row.emplace_back("no_roof", of.text);
+    }
+    if (r.traced) row.emplace_back("trace", summary_json(*r.traced));
     rows.emplace_back(std::move(row));
   }
   return Json(Json::Object{{"header", std::move(header)}, {"rows", std::move(rows)}}).dump(2) +
@@ -124,7 +163,7 @@ std::string BenchReport::json() const {
 }
 
 std::string BenchReport::csv() const {
-  Table table({{"model"},
+  std::vector<Column> columns = {{"model"},
                {"backend"},
                {"device"},
                {"kernels"},
@@ -146,9 +185,23 @@ std::string BenchReport::csv() const {
                {"read_bytes_per_second"},
                {"float_flops_per_second"},
                {"bf16_flops_per_second"},
-               {"roof_part"}});
+               {"roof_part"},
+               {"mix"},
+               {"copy_bytes_per_second"},
+               {"matrix_flops_per_second"},
+               {"fp8_flops_per_second"},
+               {"roof_tokens_per_second"},
+               {"roof"},
+               {"busy_share"},
+               {"kernels_per_step"},
+               {"longest_stall_seconds"},
+               {"to_device_bytes"},
+               {"to_host_bytes"}};
+  for (const std::string_view name : op_classes()) columns.push_back({class_key(name) + "_share"});
+  Table table(columns);
   for (const BenchResult& r : results) {
-    table.add({model, info.backend, info.device, info.kernels, info.profile, std::to_string(info.threads),
+    const RowRoof of = roof_of(r);
+    std::vector<std::string> cells = {model, info.backend, info.device, info.kernels, info.profile, std::to_string(info.threads),
                info.activations, info.packing ? "on" : "off", std::to_string(info.weight_bytes),
                std::to_string(info.mapped_bytes),
                std::to_string(step_bytes(info)), r.what.name(), is_decode(r) ? "decode" : "prefill",
@@ -158,7 +211,22 @@ std::string BenchReport::csv() const {
                has_roof ? fmt::format("{:.6g}", roof.read_bytes_per_second) : "",
                has_roof ? fmt::format("{:.6g}", roof.float_flops_per_second) : "",
                roof.bf16_flops_per_second > 0 ? fmt::format("{:.6g}", roof.bf16_flops_per_second) : "",
-               has_roof ? fmt::format("{:.4f}", roof_part(r)) : ""});
+               cell(roof_part(r), "{:.4f}"), mix};
+    const DeviceRoofs rates = card.value_or(DeviceRoofs{});
+    for (const double rate : {rates.copy_bytes_per_second, rates.matrix_flops_per_second, rates.fp8_flops_per_second,
+                              of.tokens_per_second}) {
+      cells.push_back(cell(rate, "{:.6g}"));
+    }
+    cells.push_back(of.tokens_per_second > 0 ? of.text : "");
+    if (r.traced) {
+      const TraceSummary& t = *r.traced;
+      cells.insert(cells.end(), {fmt::format("{:.4f}", t.busy_share), fmt::format("{:.6g}", t.kernels_per_step),
+                                 fmt::format("{:.6g}", t.longest_stall_seconds), std::to_string(t.to_device_bytes),
+                                 std::to_string(t.to_host_bytes)});
+      for (const auto& [name, share] : t.class_shares) cells.push_back(fmt::format("{:.4f}", share));
+    }
+    cells.resize(columns.size());
+    table.add(std::move(cells));
   }
   return table.csv();
 }

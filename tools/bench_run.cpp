@@ -38,19 +38,22 @@ Sampling greedy(std::int64_t tokens) {
 // One token from each stream; they share the steps.
 void advance(std::vector<TokenStream>& streams, const Alive& alive) {
   if (!alive()) throw Interrupted{};
-  Piece piece;
-  for (TokenStream& stream : streams) {
-    if (!stream.next(piece)) {
+  std::vector<Piece> pieces(streams.size());
+  TokenStream::next_of_each(streams, pieces);
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    if (pieces[i].token < 0) {
       throw Failure(kFailed, fmt::format("bench: expected another token, the stream ended ({})",
-                                         stop_reason_name(stream.stop_reason())));
+                                         stop_reason_name(streams[i].stop_reason())));
     }
   }
 }
 
-// The prompts' rows up to each sequence's first token.
+// The prompts' rows up to each sequence's first token. `ready` is called before what is timed.
 double time_prefill(std::vector<Session>& sessions,
-                    const std::vector<std::vector<std::int32_t>>& prompts, const Alive& alive) {
+                    const std::vector<std::vector<std::int32_t>>& prompts, const Alive& alive,
+                    const std::function<void()>& ready) {
   for (Session& session : sessions) session.clear();
+  ready();
   const auto start = Clock::now();
   std::vector<TokenStream> streams;
   for (std::size_t i = 0; i < sessions.size(); ++i) {
@@ -63,7 +66,8 @@ double time_prefill(std::vector<Session>& sessions,
 // `steps` further tokens of each sequence, after the prompt's rows and the first token.
 double time_decode(std::vector<Session>& sessions,
                    const std::vector<std::vector<std::int32_t>>& prompts,
-                   const std::vector<Mark>& marks, std::int64_t steps, const Alive& alive) {
+                   const std::vector<Mark>& marks, std::int64_t steps, const Alive& alive,
+                   const std::function<void()>& ready) {
   std::vector<TokenStream> streams;
   for (std::size_t i = 0; i < sessions.size(); ++i) {
     if (marks.empty()) {
@@ -74,6 +78,7 @@ double time_decode(std::vector<Session>& sessions,
     streams.push_back(sessions[i].generate(prompts[i], greedy(steps + 1)));
   }
   advance(streams, alive);
+  ready();
   const auto start = Clock::now();
   for (std::int64_t s = 0; s < steps; ++s) advance(streams, alive);
   return since(start);
@@ -118,9 +123,9 @@ BenchResult run_case(const Model& model, const BenchCase& what, const Repetition
       marks.push_back(sessions[b].mark());
     }
   }
-  const auto once = [&] {
-    return prefill ? time_prefill(sessions, prompts, alive)
-                   : time_decode(sessions, prompts, marks, what.tokens, alive);
+  const auto once = [&](const std::function<void()>& ready = [] {}) {
+    return prefill ? time_prefill(sessions, prompts, alive, ready)
+                   : time_decode(sessions, prompts, marks, what.tokens, alive, ready);
   };
   once();
 
@@ -136,9 +141,10 @@ BenchResult run_case(const Model& model, const BenchCase& what, const Repetition
   for (const double s : result.samples) squares += (s - result.mean) * (s - result.mean);
   if (count > 1) result.deviation = std::sqrt(squares / (count - 1));
   if (trace != nullptr) {
-    model.start_trace();
-    once();
+    once([&] { model.start_trace(); });
     *trace = model.stop_trace();
+    // A step that had begun before is of no prompt either.
+    result.traced = summary_of(trace->of_steps(prefill ? 0 : prompt_steps(*trace), trace->steps.size()));
   }
   return result;
 }

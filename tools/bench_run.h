@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "nibble/model.h"
+#include "tools/trace_summary.h"
 
 namespace nibble::tool {
 
@@ -24,6 +26,7 @@ struct BenchResult {
   BenchCase what;
   std::vector<double> samples;     // tokens per second, all sequences together
   double mean = 0, deviation = 0;  // of the samples (n - 1)
+  std::optional<TraceSummary> traced;  // of one more run
 };
 
 // How often a row is measured: `most` times, but no run begins once `seconds` have passed. One always
@@ -33,7 +36,8 @@ struct Repetitions {
   double seconds = 0;
 };
 
-// One warm-up, then the repetitions; with `trace`, one more run that is not measured but traced. `alive` is asked between steps and repetitions; when it says no,
+// One warm-up, then the repetitions; with `trace`, one more run that is not measured but traced: of decode rows the steps
+// that would be timed, without what fills their depth. `alive` is asked between steps and repetitions; when it says no,
 // Interrupted is thrown.
 BenchResult run_case(const Model& model, const BenchCase& what, const Repetitions& repetitions,
                      const std::function<bool()>& alive, Trace* trace = nullptr);

@@ -49,11 +49,16 @@ std::string copies_of(const Trace& trace) {
 std::string trace_text(const std::vector<TracedRow>& rows) {
   Table runs({{"traced"},
               {"batch", true},
-              {"wall", true},
+              {"steps", true},
+              {"their time", true},
               {"busy", true},
-              {"kernels", true},
+              {"kernels a step", true},
+              {"longest stall", true},
               {"stalls > 2 ms", true},
               {"copies"}});
+  std::vector<Column> by_class = {{"traced"}, {"batch", true}};
+  for (const std::string_view name : op_classes()) by_class.push_back({std::string(name), true});
+  Table classes(std::move(by_class));
   Table shares({{"traced"},
                 {"batch", true},
                 {"kernel or op"},
@@ -66,20 +71,22 @@ std::string trace_text(const std::vector<TracedRow>& rows) {
       double seconds = 0;
     };
     std::map<std::string, Sum> sums;
-    std::uint64_t kernels = 0;
     double all = 0;
     for (const TraceEvent& e : row.trace.events) {
       if (!computes(e)) continue;
       Sum& sum = sums[class_of(e)];
       const double seconds = static_cast<double>(e.end_ns - e.start_ns) * 1e-9;
       ++sum.runs;
-      ++kernels;
       sum.seconds += seconds;
       all += seconds;
     }
-    runs.add({row.what.name(), std::to_string(row.what.batch), format_seconds(row.trace.seconds()),
-              fmt::format("{:.1f} %", 100 * row.trace.busy_share()), std::to_string(kernels),
-              std::to_string(row.trace.stalls().size()), copies_of(row.trace)});
+    const TraceSummary& s = row.summary;
+    runs.add({row.what.name(), std::to_string(row.what.batch), std::to_string(s.steps), format_seconds(s.seconds),
+              fmt::format("{:.1f} %", 100 * s.busy_share), fmt::format("{:.6g}", s.kernels_per_step),
+              format_seconds(s.longest_stall_seconds), std::to_string(s.stalls), copies_of(row.trace)});
+    std::vector<std::string> cells = {row.what.name(), std::to_string(row.what.batch)};
+    for (const auto& [name, share] : s.class_shares) cells.push_back(fmt::format("{:.1f} %", 100 * share));
+    classes.add(std::move(cells));
     std::vector<std::pair<std::string, Sum>> order(sums.begin(), sums.end());
     std::sort(order.begin(), order.end(),
               [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
@@ -89,7 +96,7 @@ std::string trace_text(const std::vector<TracedRow>& rows) {
                   fmt::format("{:.1f} %", all > 0 ? 100 * sum.seconds / all : 0.0)});
     }
   }
-  return runs.markdown() + "\n" + shares.markdown();
+  return runs.markdown() + "\n" + classes.markdown() + "\n" + shares.markdown();
 }
 
 void expect_writable(const std::string& path) {

@@ -12,10 +12,11 @@ namespace nibble::tool {
 struct TracedRow {
   BenchCase what;
   Trace trace;  // of one run
+  TraceSummary summary;
 };
 
-// A table: busy share, stalls over 2 ms, copies; then the share of the busy time by kernel (CUDA) or
-// kind of op (CPU).
+// Tables: busy share, stalls, copies; the share of the busy time by class of op; then by kernel (CUDA) or kind of op
+// (CPU), of the sum of their times.
 std::string trace_text(const std::vector<TracedRow>& rows);
 
 // Throws Failure when the file cannot be written; leaves one that is there as it is.

@@ -8,7 +8,9 @@
 
 #include "core/base/quote.h"
 #include "nibble/model.h"
+#include "nibble/op_bench.h"
 #include "tools/args.h"
+#include "tools/bench_plan.h"
 #include "tools/bench_report.h"
 #include "tools/bench_trace.h"
 #include "tools/command.h"
@@ -25,15 +27,25 @@ constexpr const char* kFooter =
 tokens that are held; batch: sequences that decode together. tokens/s is of all sequences, mean ±
 standard deviation over the repetitions, after one warm-up; ms is one prompt or one decode step.
 Ctrl-C ends it with the rows that are finished, after the step that is running (a prompt is one).
-Beside them: this machine's read bandwidth and multiply-add rate (float32; in profile bf16 also that
-of the processor's unit for it), medians of samples before the rows and after each,
-and how much of them the rows reach (decode: packed weight bytes of a step; prefill: linear layers).
+Beside them a roof, the speed that the device's measured rates allow, and the part of it that a row reaches. Rates
+are medians of samples before the rows and after each. A CPU: read bandwidth and multiply-adds (float32; in profile
+bf16 also of the processor's unit for it); decode counts the packed weight bytes of a step, prefill the linear layers.
+A card: copies on the device (read + written) and a large product of cuBLAS in bf16, in mode a8 also one of cuBLASLt in
+FP8. A row takes at least the longer of two times: bytes (packed weights of each step, keys and values that its rows see,
+the delta net's state read and written) over copies; operations (linear layers, the head for rows that are sampled,
+attention with a prompt's counted at half) over products.
+--trace adds for each row: the share of the time from the first step's start to the last one's end in which the device
+was busy, kernels a step, the longest stall, bytes to the device and back, and the busy time by class of op; csv has
+them as columns, json as an object.
+A row takes memory for its weights and for batch x (depth + tokens) positions of KV cache. Rows that the device has no
+room for are refused before anything is measured, by name and with both sizes; --fit leaves them out instead.
 `nibble bench ops` measures single ops on a card, beside cuBLAS; see nibble bench ops --help.
 
 Examples:
   nibble bench models/qwen
   nibble bench models/qwen -p 512 -n 64 -d 0,4096 -b 1,8 -r 3 --output csv
   nibble bench --synthetic qwen3_5-27b --layers 4 -p 128 -n 16 -d 0 -b 1
+  nibble bench --synthetic qwen3_5-27b --mix mlp-nvfp4-rest-fp8 --device cuda -d 0,16384,131072 -b 1,8,64 --fit
   nibble bench ops --op linear --device cuda --formats nvfp4 -t 1,8,64,512)";
 
 class Bench final : public Command {
@@ -66,12 +78,13 @@ class Bench final : public Command {
     seconds_option_ = add_int(app(), "--row-seconds", seconds_, 0, 1 << 20,
                               "no repetition of a row begins after so long (with -r: no limit)");
     seconds_option_->group("Rows");
-    app().add_flag("--no-roof", no_roof_, "do not measure the machine's roofs")->group("Rows");
+    app().add_flag("--no-roof", no_roof_, "do not measure the device's roofs")->group("Rows");
+    app().add_flag("--fit", fit_, "leave out rows that the device has no memory for, and say which")->group("Rows");
     add_choice(app(), "-o,--output", output_, {"md", "json", "csv"}, "format of the result")
         ->group("Output");
     not_empty(app().add_option("--trace", trace_,
-                               "runs each row once more and writes what the device did (Chrome's "
-                               "format); md output gets a summary"))
+                               "runs each row once more and writes what the device did in its steps (Chrome's "
+                               "format); all outputs get a summary"))
         ->type_name("FILE")
         ->group("Output");
     model_.add_device(app());
@@ -91,9 +104,11 @@ class Bench final : public Command {
     }
     console.set_verbosity(model_.output.verbosity());
     check_model();
-    const std::vector<BenchCase> cases = plan();
+    std::vector<BenchCase> cases = plan();
     if (!trace_.empty()) expect_writable(trace_);  // refused now, not after the measurements
-    const Loaded loaded = load(console);
+    BenchReport report;
+    if (fit_) leave_out(console, cases, report);
+    const Loaded loaded = load(console, cases);
     const ModelInfo& info = loaded.model.info();
     for (const BenchCase& c : cases) {
       if (c.positions() <= info.max_positions) continue;
@@ -101,19 +116,22 @@ class Bench final : public Command {
                                     c.name(), c.positions(), info.max_positions));
     }
 
-    BenchReport report;
     report.model = shape_.empty() ? model_path(model_.path).string() : shape_;
+    if (!shape_.empty()) report.mix = what_.mix;
     report.info = info;
+    report.step_tokens = model_.step_tokens;
+    report.kv_position_bytes = kv_position_bytes(info, sized_for(model_.load_options(), cases));
     const bool bounded = repetitions_option_->count() == 0 || seconds_option_->count() > 0;
     repetitions_.seconds = bounded ? seconds_ : std::numeric_limits<double>::infinity();
     report.repetitions = repetitions_.most;
     report.has_roof = !no_roof_ && info.backend == "cpu";
-    if (report.has_roof) {
-      console.progress("roofs", 0, "reads and multiply-adds");
-      roofs_.push_back(measure_roof(info.threads, info.kernels));
-    }
+    has_card_roofs_ = !no_roof_ && info.backend != "cpu";
+    if (!no_roof_) console.progress("roofs", 0, report.has_roof ? "reads and multiply-adds" : "copies and products");
+    sample_roofs(report);
     const bool complete = measure(console, loaded.model, cases, report);
     if (report.has_roof) report.roof = median_roof(roofs_);
+    if (has_card_roofs_) report.card = median_roofs(card_roofs_);
+    report.roof_samples = static_cast<int>(std::max(roofs_.size(), card_roofs_.size()));
     if (report.results.empty()) throw Interrupted{};
     console.out(output_ == "md"    ? report.markdown()
                 : output_ == "csv" ? report.csv()
@@ -126,6 +144,13 @@ class Bench final : public Command {
   }
 
  private:
+  void sample_roofs(const BenchReport& report) {
+    if (report.has_roof) roofs_.push_back(measure_roof(report.info.threads, report.info.kernels));
+    if (!has_card_roofs_) return;
+    const RoofOptions how{runs_fp8(report.info)};
+    as_load_failure([&] { card_roofs_.push_back(measure_roofs(model_.device(), how)); }, "measuring roofs");
+  }
+
   // False when Ctrl-C ended it before the last row: what was measured until then is not lost.
   bool measure(Console& console, const Model& model, const std::vector<BenchCase>& cases,
                BenchReport& report) {
@@ -138,8 +163,8 @@ class Bench final : public Command {
         report.results.push_back(run_case(
             model, c, repetitions_, [] { return !interrupted(); },
             trace_.empty() ? nullptr : &trace));
-        if (!trace_.empty()) traced_.push_back({c, std::move(trace)});
-        if (report.has_roof) roofs_.push_back(measure_roof(report.info.threads, report.info.kernels));
+        if (!trace_.empty()) traced_.push_back({c, std::move(trace), report.results.back().traced.value()});
+        sample_roofs(report);
       } catch (const Interrupted&) {
         console.note(fmt::format("interrupted in {} batch {}: {} of {} rows are finished", c.name(),
                                  c.batch, report.results.size(), cases.size()));
@@ -190,36 +215,62 @@ class Bench final : public Command {
     return cases;
   }
 
-  // The library names its own options; here they follow from the rows.
-  Loaded load(Console& console) {
+  // What does not fit is named by its row: the library knows its own options alone.
+  Loaded load(Console& console, const std::vector<BenchCase>& cases) {
+    const LoadOptions how = sized_for(model_.load_options(), cases);
     try {
-      return load_for_rows(console);
+      if (shape_.empty()) {
+        const auto folder = model_path(model_.path);
+        return load_with(console, how, [&](const LoadOptions& o) {
+          return Model::load(folder, model_.device(), o);
+        });
+      }
+      return load_with(console, how, [&](const LoadOptions& o) {
+        return Model::synthetic(synthetic(), model_.device(), o);
+      });
     } catch (const Failure& e) {
       if (e.code() != kNoMemory) throw;
-      throw Failure(kNoMemory, std::string(e.what()) +
-                                   "; bench takes kv_tokens and max_sequences from --prefill, "
-                                   "--decode, --depth and --batch");
+      const std::vector<Misfit> rows = rows_too_large(cases);
+      if (rows.empty()) {
+        throw Failure(kNoMemory, std::string(e.what()) +
+                                     "; bench takes kv_tokens and max_sequences from --prefill, "
+                                     "--decode, --depth and --batch");
+      }
+      std::string text = fmt::format("bench: {} of {} rows do not fit", rows.size(), cases.size());
+      for (const Misfit& row : rows) text += "; " + row.text;
+      throw Failure(kNoMemory, text + "; --fit leaves such rows out (or other -p, -n, -d, -b)");
     }
   }
 
-  Loaded load_for_rows(Console& console) {
-    const std::vector<BenchCase> cases = plan();
-    LoadOptions how = model_.load_options();
-    how.kv_tokens = 64;
-    for (const BenchCase& c : cases) {
-      how.max_sequences = std::max(how.max_sequences, c.batch);
-      how.kv_tokens = std::max(how.kv_tokens, c.batch * ((c.positions() + 63) / 64 * 64));
-    }
-    if (shape_.empty()) {
-      const auto folder = model_path(model_.path);
-      return load_with(console, how, [&](const LoadOptions& o) {
-        return Model::load(folder, model_.device(), o);
+  SyntheticOptions synthetic() const {
+    SyntheticOptions what = what_;
+    what.shape = shape_;
+    return what;
+  }
+
+  std::vector<Misfit> rows_too_large(const std::vector<BenchCase>& cases) const {
+    std::vector<Misfit> rows;
+    as_load_failure([&] {
+      rows = misfits(model_.load_options(), cases, [&](const LoadOptions& how) {
+        return shape_.empty() ? Model::inspect(model_path(model_.path), nullptr, model_.device(), how)
+                              : Model::inspect(synthetic(), model_.device(), how);
       });
+    }, "planning memory");
+    return rows;
+  }
+
+  void leave_out(Console& console, std::vector<BenchCase>& cases, BenchReport& report) const {
+    const std::vector<Misfit> rows = rows_too_large(cases);
+    if (rows.size() == cases.size()) {
+      throw Failure(kNoMemory, fmt::format("bench: expected at least one row that fits, found none; {}", rows.front().text));
     }
-    what_.shape = shape_;
-    return load_with(console, how, [&](const LoadOptions& o) {
-      return Model::synthetic(what_, model_.device(), o);
-    });
+    for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
+      cases.erase(cases.begin() + static_cast<std::ptrdiff_t>(row->row));
+    }
+    for (const Misfit& row : rows) {
+      console.note("left out: " + row.text);
+      report.left_out.push_back(row.text);
+    }
   }
 
   std::unique_ptr<Command> ops_;
@@ -233,8 +284,9 @@ class Bench final : public Command {
   std::vector<TracedRow> traced_;
   Repetitions repetitions_;
   int seconds_ = 10;
-  bool no_roof_ = false;
+  bool no_roof_ = false, fit_ = false, has_card_roofs_ = false;
   std::vector<Roof> roofs_;  // before the rows and after each
+  std::vector<DeviceRoofs> card_roofs_;
 };
 
 }  // namespace

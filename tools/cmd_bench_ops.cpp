@@ -9,6 +9,7 @@
 #include "core/base/quote.h"
 #include "nibble/op_bench.h"
 #include "tools/args.h"
+#include "tools/bench_attention_report.h"
 #include "tools/bench_delta_report.h"
 #include "tools/bench_gate_up_report.h"
 #include "tools/bench_grouped_report.h"
@@ -51,6 +52,13 @@ one (a card's default, cuda:fused-swiglu=off for three); shapes are of either we
 shapes are 27b (16 key heads, 48 value heads, 128x128), 27b-tp2 and 27b-tp4, beside a copy of what must be moved; and
 the whole net between its projections and its output (convolution, gates, rule, gated norm), beside a copy of its state.
 
+--op attention: the attention of one layer, prompts of -t rows (default 512,2048,8192,16384 without --depth) and steps of
+decoding behind --depth positions, of each of --sequences. TFLOP/s counts two multiply-adds for each pair of a row and a
+position and head column, a prompt's pairs at half; GB/s the keys and values that a step reads. Beside them the parts of
+the measured products (cuBLAS) and copies that they reach. Steps take copies of their keys in turn until four times the
+L2 lies between two uses ("cold"). Shapes are 27b (24 query heads, 4 kv heads, 256), 27b-tp2, 27b-tp4 and QxKVxD:
+query heads, kv heads and head size. PyTorch's kernels on the same shapes: tools/peer_attention.py.
+
 Shapes: 27b has the linears of a 27B model (34816x5120, 5120x17408, 16384x5120, 14336x5120, 5120x6144);
 27b-tp2 and 27b-tp4 the parts of one card of two or four.
 
@@ -61,9 +69,11 @@ Examples:
   nibble bench ops --op grouped --device cuda --formats nvfp4 -t 1,8,64,512,2048 --explain
   nibble bench ops --op pack --device cuda --formats nvfp4_static -t 1,2048
   nibble bench ops --op gate-up --device cuda -t 1,8,64,2048
-  nibble bench ops --op delta --device cuda -t 1,2048,8192 --sequences 1,4)";
+  nibble bench ops --op delta --device cuda -t 1,2048,8192 --sequences 1,4
+  nibble bench ops --op attention --device cuda -t 512,2048,8192,16384
+  nibble bench ops --op attention --device cuda --depth 4096,16384,131072 --sequences 1,8,64)";
 
-constexpr std::int64_t kMostDeltaRows = 1 << 17;
+constexpr std::int64_t kMostSequenceRows = 1 << 17;
 constexpr const char* kShapesExpected = "27b, 27b-tp2, 27b-tp4 or NxK separated by commas";
 
 std::vector<std::string> split(const std::string& text) {
@@ -121,6 +131,30 @@ std::vector<DeltaBenchShape> delta_shapes(const std::string& text) {
   throw usage_error(fmt::format("--shapes: expected 27b, 27b-tp2 or 27b-tp4 with --op delta, found {}", in_quotes(text)));
 }
 
+std::vector<AttentionBenchShape> attention_shapes(const std::string& text) {
+  for (const int cards : {1, 2, 4}) {
+    if (text == (cards == 1 ? "27b" : fmt::format("27b-tp{}", cards))) return {{24 / cards, 4 / cards, 256}};
+  }
+  std::vector<AttentionBenchShape> shapes;
+  for (const std::string& part : split(text)) {
+    AttentionBenchShape s;
+    const char *at = part.data(), *end = at + part.size();
+    bool good = true;
+    for (std::int32_t* const size : {&s.heads, &s.kv_heads, &s.head_dim}) {
+      if (size != &s.heads) good = good && at != end && *at++ == 'x';
+      const auto read = good ? std::from_chars(at, end, *size) : std::from_chars_result{at, std::errc::invalid_argument};
+      good = read.ec == std::errc() && *size >= 1;
+      at = read.ptr;
+    }
+    if (!good || at != end || s.heads % s.kv_heads != 0) {
+      throw usage_error(fmt::format("--shapes: expected 27b, 27b-tp2, 27b-tp4 or QxKVxD (query heads, a divisor of them as kv "
+                                    "heads, head size) separated by commas with --op attention, found {}", in_quotes(text)));
+    }
+    shapes.push_back(s);
+  }
+  return shapes;
+}
+
 std::vector<GroupedShape> grouped_shapes(const std::string& text) {
   if (text == "qwen3_next") return {{512, 10, 1024, 2048, false}, {512, 10, 2048, 512, true}};
   throw usage_error(fmt::format("--shapes: expected qwen3_next with --op grouped, found {}", in_quotes(text)));
@@ -129,7 +163,7 @@ std::vector<GroupedShape> grouped_shapes(const std::string& text) {
 class BenchOps final : public Command {
  public:
   explicit BenchOps(CLI::App& bench) : Command(bench, "ops", "single ops, linear beside cuBLAS", kFooter) {
-    add_choice(app(), "--op", op_, {"linear", "grouped", "gate-up", "pack", "delta"}, "which op");
+    add_choice(app(), "--op", op_, {"linear", "grouped", "gate-up", "pack", "delta", "attention"}, "which op");
     not_empty(app().add_option("--device,--backend", on_,
                                "a card: cuda, cuda:1, cuda:arch-path=sm90 (default: the best that is there)"))
         ->type_name("NAME");
@@ -139,8 +173,9 @@ class BenchOps final : public Command {
                     "of the weight: nvfp4, fp8, bf16 (default: these), a8; of what is packed: see below (default: "
                     "nvfp4_static,fp8_token); separated by commas")
         ->type_name("LIST");
-    add_list(app(), "-t,--tokens", rows_, "T: rows of x (--op delta: 1,512,2048,8192 unless given)");
-    add_list(app(), "--sequences", sequences_, "of --op delta: sequences that run together");
+    add_list(app(), "-t,--tokens", rows_, "T: rows of x (--op delta: 1,512,2048,8192 unless given; --op attention: see below)");
+    add_list(app(), "--sequences", sequences_, "of --op delta and attention: sequences that run together");
+    add_list(app(), "--depth", depths_, "of --op attention: positions that each sequence of a step of decoding holds");
     not_empty(app().add_option("--save", save_, "of --op delta: a folder that takes inputs and outputs of its prompts, of at "
                                                 "most 16,384 rows of bf16, as safetensors, for a peer (tools/peer_fla.py)"))
         ->type_name("DIR");
@@ -163,11 +198,15 @@ class BenchOps final : public Command {
                                     in_quotes(extra.front())));
     }
     if (explain_ && output_ == "csv") throw usage_error("--explain: expected md or json output, found csv");
-    if (op_ != "delta" && app().count("--sequences") > 0) {
-      throw usage_error(fmt::format("--op {}: expected no --sequences, which is of delta", op_));
+    if (op_ != "delta" && op_ != "attention" && app().count("--sequences") > 0) {
+      throw usage_error(fmt::format("--op {}: expected no --sequences, which is of delta and attention", op_));
+    }
+    if (op_ != "attention" && app().count("--depth") > 0) {
+      throw usage_error(fmt::format("--op {}: expected no --depth, which is of attention", op_));
     }
     if (op_ != "delta" && !save_.empty()) throw usage_error(fmt::format("--op {}: expected no --save, which is of delta", op_));
     if (op_ == "delta") return delta(console);
+    if (op_ == "attention") return attention(console);
     if (op_ == "pack") return pack(console);
     if (op_ == "grouped") return grouped(console);
     if (op_ == "gate-up") return gate_up(console);
@@ -195,7 +234,8 @@ class BenchOps final : public Command {
   // Fills in what all have.
   template <class Options, class Bench>
   Bench measured(Console& console, Options how, Bench (*measure)(const Device&, const Options&)) {
-    how.rows = parse_list("--tokens", rows_, 1, op_ == "delta" ? kMostDeltaRows : limits::step_tokens);
+    const bool of_sequences = op_ == "delta" || op_ == "attention";
+    if (app().count("--tokens") > 0 || !rows_.empty()) how.rows = parse_list("--tokens", rows_, 1, of_sequences ? kMostSequenceRows : limits::step_tokens);
     how.repetitions = how_.repetitions;
     how.on_progress = [&](std::string_view what, double part) {
       console.progress("bench ops", part, what);
@@ -210,7 +250,7 @@ class BenchOps final : public Command {
   }
   void expect_none_of_linear() const {
     for (const char* const of_both : {"--explain", "--tiles", "--peer"}) {
-      if (app().count(of_both) == 0) continue;
+      if (app().count(of_both) == 0 || (op_ == "attention" && of_both == std::string_view("--peer"))) continue;
       throw usage_error(fmt::format("--op {}: expected no {}, which is of linear and grouped", op_, of_both));
     }
     expect_linear_alone();
@@ -239,10 +279,7 @@ class BenchOps final : public Command {
     if (app().count("--formats") > 0) throw usage_error("--op delta: expected no --formats, which is of linear");
     DeltaBenchOptions how;
     how.shapes = delta_shapes(shapes_);
-    how.sequences.clear();
-    for (const std::int64_t n : parse_list("--sequences", sequences_, 1, 1024)) {
-      how.sequences.push_back(static_cast<std::int32_t>(n));
-    }
+    how.sequences = sequences();
     if (app().count("--tokens") == 0) rows_ = "1,512,2048,8192";
     int saved = 0;
     if (!save_.empty()) {
@@ -254,6 +291,29 @@ class BenchOps final : public Command {
       throw Failure{kFailed, fmt::format("--save: expected a prompt (T over 1) of rows of bf16, {} at most together, found none to save",
                                          kMostSavedDeltaRows)};
     }
+    return bench.complete ? kOk : kInterrupted;
+  }
+
+  std::vector<std::int32_t> sequences() const {
+    std::vector<std::int32_t> all;
+    for (const std::int64_t n : parse_list("--sequences", sequences_, 1, 1024)) all.push_back(static_cast<std::int32_t>(n));
+    return all;
+  }
+
+  int attention(Console& console) {
+    expect_none_of_linear();
+    if (app().count("--formats") > 0) throw usage_error("--op attention: expected no --formats, which is of linear");
+    AttentionBenchOptions how;
+    how.shapes = attention_shapes(shapes_);
+    how.sequences = sequences();
+    how.peer = peer_ == "cublas";
+    const bool decode = app().count("--depth") > 0;
+    if (decode) how.depths = parse_list("--depth", depths_, 1, 1 << 24);
+    if (app().count("--tokens") == 0) rows_ = decode ? "" : "512,2048,8192,16384";
+    const AttentionBench bench = measured(console, how, bench_attention);
+    console.out(output_ == "md"    ? attention_markdown(bench)
+                : output_ == "csv" ? attention_csv(bench)
+                                   : attention_json(bench));
     return bench.complete ? kOk : kInterrupted;
   }
 
@@ -284,7 +344,7 @@ class BenchOps final : public Command {
   LinearBenchOptions how_;
   OutputArgs messages_;
   std::string op_ = "linear", on_, shapes_ = "27b", formats_,
-              rows_ = "1,2,4,8,16,32,64,128,256,512,1024,2048,4096", sequences_ = "1", peer_ = "cublas", output_ = "md";
+              rows_ = "1,2,4,8,16,32,64,128,256,512,1024,2048,4096", sequences_ = "1", depths_, peer_ = "cublas", output_ = "md";
   std::string save_;
   bool explain_ = false;
 };

@@ -20,6 +20,10 @@ namespace {
 constexpr const char* kFooter =
     R"(The continuation alone goes to standard output, as it is made, and one newline at its end;
 --echo puts the prompt before it. Everything else goes to standard error.
+--stats looks at what the device does meanwhile, which makes the run a little slower: time to the first token, rates,
+launches, bytes over the bus, and the share of the time in which the device was busy, of the prompt's steps and of the
+later ones apart (each from the first step's start to the last one's end). A device that cannot be traced says why.
+--json then has them too.
 One final newline of a file or of standard input is not part of the prompt.
 
 Examples:
@@ -40,7 +44,7 @@ class Generate final : public Command {
         .add_flag("--json", json_, "one JSON object at the end instead of a stream of text")
         ->group("Output");
     app()
-        .add_flag("--stats", stats_, "tokens, times and kernels on stderr at the end")
+        .add_flag("--stats", stats_, "tokens, times, busy share of the device and kernels on stderr at the end; traces the run")
         ->group("Output");
     model_.add_device(app());
     model_.add_sizes(app());
@@ -68,6 +72,7 @@ class Generate final : public Command {
     bool full = false;
     if (echo_ && !json_) console.out(prompt);
     {
+      if (stats_) report.trace();
       report.start();
       TokenStream stream = session.generate(ids, sampling);
       Piece piece;
@@ -87,6 +92,7 @@ class Generate final : public Command {
       if (echo_) out.emplace_back("prompt", prompt);
       out.emplace_back("text", text);
       for (auto& member : report.json()) out.push_back(std::move(member));
+      if (stats_) out.emplace_back("stats", report.stats_json());
       console.out(Json(std::move(out)).dump() + "\n");
     } else {
       console.out("\n");

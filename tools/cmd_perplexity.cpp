@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,10 +24,14 @@ constexpr const char* kFooter =
 an empty state. A token counts once, in the first window that has it; the first token of the text has
 nothing before it and does not count (nor, when stride = context, the first of each window).
 perplexity = exp(mean of -log p). The ± is the standard error over the tokens that count.
+--against DEVICE scores the text there too, with --against-activations, and prints how much higher (%) the first perplexity is
+and of how many tokens the log-probability differs in any bit.
 
 Examples:
   nibble perplexity models/qwen -f wiki.test.txt
-  nibble perplexity models/qwen -f wiki.test.txt --context 4096 --stride 2048 --json)";
+  nibble perplexity models/qwen -f wiki.test.txt --context 4096 --stride 2048 --json
+  nibble perplexity models/qwen -f wiki.test.txt --device cuda --activations a8 --against cpu
+  nibble perplexity models/qwen -f wiki.test.txt --device cuda --against cpu:mirror=sm90)";
 
 // Mean and variance as values come (Welford).
 class Moments {
@@ -50,6 +55,19 @@ class Moments {
   double mean_ = 0, squares_ = 0;
 };
 
+struct Scored {
+  Moments nll;
+  std::vector<double> logs;  // of the tokens that count
+  std::int64_t windows = 0;
+};
+
+// The same text elsewhere.
+struct Compared {
+  std::string device, activations;
+  double perplexity = 0, percent = 0;  // how much higher the first one is
+  std::int64_t differing = 0;          // tokens whose log-probability is not the same number
+};
+
 class Perplexity final : public Command {
  public:
   explicit Perplexity(CLI::App& root)
@@ -61,6 +79,10 @@ class Perplexity final : public Command {
     add_int64(app(), "--stride", stride_, 0, std::int64_t{1} << 31,
               "from one window to the next; 0: --context");
     app().add_flag("--json", json_, "one JSON object");
+    against_option_ = not_empty(app().add_option("--against", against_, "a device that scores the text too, to compare with"))
+                          ->type_name("DEVICE");
+    against_activations_option_ = add_choice(app(), "--against-activations", against_activations_,
+                                             {"a16", "declared", "a8"}, "activations there");
     model_.add_device(app());
     model_.add_step_tokens(app());
     model_.output.add(app());
@@ -72,34 +94,39 @@ class Perplexity final : public Command {
       throw usage_error(
           fmt::format("--stride: expected at most --context ({}), found {}", context_, stride_));
     }
+    if (against_activations_option_->count() > 0 && against_option_->count() == 0) {
+      throw usage_error("--against-activations: expected --against beside it, found none");
+    }
+    if (against_option_->count() > 0) as_load_failure([&] { static_cast<void>(Device::parse(against_)); });  // refused now
     const std::string text = text_.read(console, /*strip_newline=*/false);
     if (context_option_->count() > 0) expect_context();  // before memory is asked for
     model_.kv_tokens = context_ + 1;
-    const Loaded loaded = load_model(console, model_);
-    const std::int64_t positions = loaded.model.info().max_positions;
-    if (positions > 0) context_ = std::min(context_, positions);
-    stride_ = stride_ > 0 ? std::min(stride_, context_) : context_;
-    const std::vector<std::int32_t> ids = tokenizer_of(loaded.model).encode(text);
-    if (ids.size() < 2) {
-      throw usage_error(fmt::format("expected a text of at least 2 tokens, found {}", ids.size()));
+    std::vector<std::int32_t> ids;
+    Scored scored;
+    double seconds = 0;
+    {
+      const Loaded loaded = load_model(console, model_);
+      const std::int64_t positions = loaded.model.info().max_positions;
+      if (positions > 0) context_ = std::min(context_, positions);
+      stride_ = stride_ > 0 ? std::min(stride_, context_) : context_;
+      ids = tokenizer_of(loaded.model).encode(text);
+      if (ids.size() < 2) {
+        throw usage_error(fmt::format("expected a text of at least 2 tokens, found {}", ids.size()));
+      }
+      const auto start = std::chrono::steady_clock::now();
+      scored = measure(console, loaded.model, ids);
+      seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
-    const auto start = std::chrono::steady_clock::now();
-    const auto [nll, windows] = measure(console, loaded.model, ids);
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (nll.count() == 0) throw Interrupted{};
-    if (!std::isfinite(nll.mean())) {
-      throw Failure(kFailed, fmt::format("perplexity: expected finite probabilities of the model, "
-                                         "found a mean of {} over {} tokens",
-                                         nll.mean(), nll.count()));
-    }
+    expect_finite(scored.nll);
     // Whether all was scored, not whether Ctrl-C came: it may come after the last window.
     const bool complete = counted_ == static_cast<std::int64_t>(ids.size());
     if (!complete) {
       console.error(fmt::format("interrupted: the result is of the first {} of {} tokens", counted_,
                                 ids.size()));
     }
-    report(console, ids.size(), nll, windows, seconds, !complete);
+    std::optional<Compared> compared;
+    if (complete && against_option_->count() > 0) compared = compare(console, ids, scored);
+    report(console, ids.size(), scored, seconds, !complete, compared);
     return complete ? kOk : kInterrupted;
   }
 
@@ -115,12 +142,38 @@ class Perplexity final : public Command {
     }
   }
 
-  std::pair<Moments, std::int64_t> measure(Console& console, const Model& model,
-                                           const std::vector<std::int32_t>& ids) {
+  static void expect_finite(const Moments& nll) {
+    if (nll.count() == 0) throw Interrupted{};
+    if (std::isfinite(nll.mean())) return;
+    throw Failure(kFailed, fmt::format("perplexity: expected finite probabilities of the model, found a mean of {} over {} tokens",
+                                       nll.mean(), nll.count()));
+  }
+
+  Compared compare(Console& console, const std::vector<std::int32_t>& ids, const Scored& first) {
+    ModelArgs there;
+    there.path = model_.path;
+    there.on = against_;
+    there.activations = against_activations_;
+    there.step_tokens = model_.step_tokens;
+    there.kv_tokens = model_.kv_tokens;
+    const Loaded loaded = load_model(console, there);
+    const Scored other = measure(console, loaded.model, ids);
+    if (other.logs.size() != first.logs.size()) throw Interrupted{};
+    expect_finite(other.nll);
+    Compared c;
+    c.device = against_;
+    c.activations = against_activations_;
+    c.perplexity = std::exp(other.nll.mean());
+    c.percent = 100 * std::expm1(first.nll.mean() - other.nll.mean());
+    for (std::size_t i = 0; i < first.logs.size(); ++i) c.differing += first.logs[i] != other.logs[i] ? 1 : 0;
+    return c;
+  }
+
+  Scored measure(Console& console, const Model& model, const std::vector<std::int32_t>& ids) {
     const auto total = static_cast<std::int64_t>(ids.size());
     Session session = model.new_session();
-    Moments nll;
-    std::int64_t windows = 0;
+    Scored scored;
+    Moments& nll = scored.nll;
     counted_ = 1;
     auto said = std::chrono::steady_clock::now();
     for (std::int64_t begin = 0; counted_ < total && !interrupted(); begin += stride_) {
@@ -133,10 +186,11 @@ class Perplexity final : public Command {
       const std::vector<double> logs = session.score(std::span(ids).subspan(
           static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
       for (std::int64_t t = std::max(counted_, begin + 1); t < end; ++t) {
-        nll.add(-logs.at(static_cast<std::size_t>(t - begin - 1)));
+        scored.logs.push_back(logs.at(static_cast<std::size_t>(t - begin - 1)));
+        nll.add(-scored.logs.back());
       }
       counted_ = end;
-      ++windows;
+      ++scored.windows;
       const double part = static_cast<double>(end) / static_cast<double>(total);
       const std::string so_far =
           fmt::format("{} of {} tokens, perplexity {:.4f}", end, total, std::exp(nll.mean()));
@@ -148,11 +202,13 @@ class Perplexity final : public Command {
       }
     }
     console.clear_progress();
-    return {nll, windows};
+    return scored;
   }
 
-  void report(Console& console, std::size_t tokens, const Moments& nll, std::int64_t windows,
-              double seconds, bool cut_short) {
+  void report(Console& console, std::size_t tokens, const Scored& scored, double seconds, bool cut_short,
+              const std::optional<Compared>& compared) {
+    const Moments& nll = scored.nll;
+    const std::int64_t windows = scored.windows;
     const double perplexity = std::exp(nll.mean());
     const double error = perplexity * nll.standard_error();
     if (json_) {
@@ -168,6 +224,13 @@ class Perplexity final : public Command {
       out.emplace_back("perplexity_stderr", error);
       out.emplace_back("seconds", seconds);
       out.emplace_back("interrupted", cut_short);
+      if (compared) {
+        out.emplace_back("against", Json::Object{{"device", compared->device},
+                                                 {"activations", compared->activations},
+                                                 {"perplexity", compared->perplexity},
+                                                 {"percent", compared->percent},
+                                                 {"differing_tokens", compared->differing}});
+      }
       console.out(Json(std::move(out)).dump() + "\n");
       return;
     }
@@ -180,11 +243,18 @@ class Perplexity final : public Command {
         windows == 1 ? "window" : "windows", context_, stride_, nll.mean(), nll.standard_error(),
         console.bold(fmt::format("{:.4f} ± {:.4f}", perplexity, error)), format_seconds(seconds),
         format_rate(static_cast<double>(nll.count()) / seconds)));
+    if (!compared) return;
+    console.out(fmt::format("against     {:.4f} on {}, activations {}: {:+.4f} %, {}\n", compared->perplexity, compared->device,
+                            compared->activations, compared->percent,
+                            compared->differing == 0 ? "every token's log-probability the same"
+                                                     : fmt::format("log-probabilities of {} of {} tokens differ", compared->differing,
+                                                                   nll.count())));
   }
 
   ModelArgs model_;
   TextArgs text_;
-  CLI::Option* context_option_ = nullptr;
+  CLI::Option *context_option_ = nullptr, *against_option_ = nullptr, *against_activations_option_ = nullptr;
+  std::string against_, against_activations_ = "a16";
   std::int64_t context_ = 2048, stride_ = 0;
   std::int64_t counted_ = 1;  // the tokens before it are done
   bool json_ = false;

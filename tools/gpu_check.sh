@@ -61,7 +61,7 @@ row() { printf '%-10s %-34s %-8s %6s s  %s\n' "$1" "$2" "$3" "$4" "$5" >>"$out/t
 # step STAGE NAME COMMAND...: runs it into a log of its own and writes a row; the last line that the
 # log's `summary` pattern finds stands behind it.
 profiles="sm90 sm120 sm70"
-summary='PASSED|FAILED|SUMMARY|^equal|^differs|within|error'
+summary='PASSED|FAILED|SUMMARY|^equal|^differs|^against|within|error'
 step() {
   local stage="$1" name="$2" started=$SECONDS verdict=ok skipped
   shift 2
@@ -180,6 +180,13 @@ for stage in $stages; do
             --a "cpu:mirror=$profile" --b "cuda:arch-path=$profile"
         done
       done
+      step parity "joined linears" "$nibble" parity "$data/model/hf-nvfp4-ct" --a cpu:mirror=sm90 --b cuda:fused-linears=on
+      for activations in a16 declared a8; do
+        step parity "perplexity $activations, card and f32" "$nibble" perplexity "$data/model/hf-nvfp4-ct" -f "$data/README.md" \
+          --device cuda --activations $activations --against cpu
+        step parity "perplexity $activations, card and mirror" "$nibble" perplexity "$data/model/hf-nvfp4-ct" \
+          -f "$data/README.md" --device cuda --activations $activations --against cpu:mirror=sm90 --against-activations $activations
+      done
       step parity "cuda against float64" "$nibble" parity "$data/model/hf-nvfp4-ct" --a cuda --against-oracle ;;
     bench)
       for device in cuda cuda:graphs=off; do
@@ -188,6 +195,24 @@ for stage in $stages; do
       done
       step bench "27B shapes, 8 layers" "$nibble" bench --synthetic qwen3_5-27b --layers 8 --device cuda -p 2048 \
         -n 32 -b 1,8 -d 0 -r 3 -o md --trace "$out/trace.json"
+      # A fusion's gain is the difference between the first of these and its own (docs/fusions.md).
+      fusion() {
+        step bench "8 layers, $1" "$nibble" bench --synthetic qwen3_5-27b --layers 8 --device "$2" -p 2048 -n 64 -b 1,16 \
+          -d 0 -r 5 -o md --activations "$3"
+      }
+      fusion "all fusions" cuda a16
+      for option in fused-swiglu fused-delta; do fusion "$option off" "cuda:$option=off" a16; done
+      fusion "all fusions, a8" cuda a8
+      fusion "fused-pack off, a8" cuda:fused-pack=off a8
+      step bench "attention, prompts" "$nibble" bench ops --op attention --device cuda -t 512,2048,8192,16384 -o md
+      step bench "attention, steps of decoding" "$nibble" bench ops --op attention --device cuda \
+        --depth 4096,16384,131072 --sequences 1,8,64 -o md
+      if python3 -c 'import torch' 2>/dev/null; then
+        step bench "attention in PyTorch, prompts" tools/peer_attention.py -t 512,2048,8192,16384
+        step bench "attention in PyTorch, decoding" tools/peer_attention.py --depth 4096,16384,131072 --sequences 1,8,64
+      else
+        row bench "attention in PyTorch" skipped 0 "the Python package torch is not there"
+      fi
       step bench "packing behind norms and SwiGLU" "$nibble" bench ops --op pack --device cuda -t 1,8,64,2048 -o md
       step bench "experts" "$nibble" bench ops --op grouped --device cuda --formats nvfp4 -t 1,8,64,512,2048 -o md
       step bench "gated delta rule" "$nibble" bench ops --op delta --device cuda -t 1,512,2048,8192,16384,32768 -o md

@@ -3,12 +3,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/base/json.h"
 #include "nibble/session.h"
 #include "tools/load.h"
+#include "tools/trace_summary.h"
 
 namespace nibble::tool {
 
@@ -17,11 +19,15 @@ class RunReport {
  public:
   RunReport(const Loaded& loaded, const Sampling& how) : loaded_(loaded), how_(how) {}
 
+  // Also looks at what the device does, for busy shares; a device that cannot be looked at says why. To be called before
+  // start().
+  void trace();
   void start() { begin_ = last_ = Clock::now(); }
   void piece(const Piece& piece);
   void end(const TokenStream& stream, bool stopped_by_user);
 
   Json::Object json() const;
+  Json::Object stats_json() const;  // of text()'s times, launches, bytes and busy shares
   std::string text() const;        // several lines
   std::string short_text() const;  // one line
 
@@ -31,6 +37,8 @@ class RunReport {
   double new_seconds() const;
   double prompt_rate() const;
   double new_rate() const;  // of the tokens after the first
+  void stop_tracing();
+  std::string busy_text() const;
 
   const Loaded& loaded_;
   Sampling how_;
@@ -38,6 +46,10 @@ class RunReport {
   std::vector<std::int32_t> tokens_;
   std::int64_t prompt_tokens_ = 0;
   std::string stop_reason_ = "none";
+  bool tracing_ = false;
+  double untimed_ = 0;  // reading the trace, after the first token
+  std::string not_traced_;
+  std::optional<TraceSummary> prompt_trace_, new_trace_;
 };
 
 }  // namespace nibble::tool

@@ -43,7 +43,7 @@ Binder::Call Binder::call(const Embed& a) {
   expect(table.rows >= l_.sizes.vocab, "table", "a row for each token of the vocabulary");
   output_ = a.y;
   return [&l = l_, &table, y](const Step& step) {
-    embed(l.parallel, table, step.batch.tokens.data(), step.rows(), {y.data, y.stride});
+    embed(l.parallel, table, step.tokens.data(), step.rows(), {y.data, y.stride});
   };
 }
 

@@ -179,12 +179,11 @@ Binder::Call Binder::call(const Sample& a) {
       const std::int32_t row = step.batch.output_rows[i];
       while (row >= step.batch.ranges[range].first_row + step.batch.ranges[range].rows) ++range;
       const Range& r = step.batch.ranges[range];
-      const std::span<const std::int32_t> tokens(step.batch.tokens);
       const auto behind = static_cast<std::size_t>(row + 1);
       const SampleParams& params = step.batch.sampling[i];
       l.sample_rows.push_back(
           {logits.data + static_cast<std::int64_t>(i) * logits.stride, l.counts.row(params.slot),
-           tokens.subspan(behind, static_cast<std::size_t>(r.first_row + r.rows) - behind),
+           step.tokens.subspan(behind, static_cast<std::size_t>(r.first_row + r.rows) - behind),
            &params});
     }
     sample(l.isa, l.parallel, l.sample_rows, logits.cols, l.workspace.data,

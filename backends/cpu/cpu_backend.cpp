@@ -69,6 +69,9 @@ const BackendOptions& for_a_cpu(const BackendOptions& options) {
   if (options.fused_delta.value_or(false)) {
     refuse("fused-delta: expected off (only CUDA cards have the fused op), found \"on\"");
   }
+  if (options.fused_linears.value_or(false)) {
+    refuse("fused-linears: expected off (only CUDA cards have such launches), found \"on\"");
+  }
   return options;
 }
 
@@ -121,23 +124,31 @@ Loaded& CpuBackend::loaded(const char* who, std::int32_t slot) const {
   return l;
 }
 
-void CpuBackend::run(std::size_t index, const Batch& batch, StepOutput& out,
-                     const Observer& observer) {
-  Loaded& l = loaded("run");
+void CpuBackend::start(std::size_t index, const Batch& batch, const Observer& observer) {
+  Loaded& l = loaded("start");
   if (index >= l.bound.size()) {
-    throw Error(ErrorCode::internal, "[cpu] run: expected a program below " +
+    throw Error(ErrorCode::internal, "[cpu] start: expected a program below " +
                                          std::to_string(l.bound.size()) + ", found " +
                                          std::to_string(index));
   }
+  DoneStep& done = l.done.next("cpu");
   const auto start = std::chrono::steady_clock::now();
   const std::uint64_t arenas = arenas_made_;
   const FloatEnv env;
   const BoundProgram& program = l.bound[index];
-  l.checker(program.limits, batch, l.delta.cursors(), l.delta.layers() > 0);
-  l.counts.step(batch);
-  out.tokens.resize(program.limits.samples ? batch.output_rows.size() : 0);
-  out.logprobs.resize(program.limits.scores ? batch.output_rows.size() : 0);
-  const Step step(batch, out, l.programs[index].experts_per_token);
+  const std::span<const std::int32_t> before =
+      l.last == nullptr ? std::span<const std::int32_t>() : l.last->out.tokens;
+  l.checker(program.limits, batch, l.delta.cursors(), l.delta.layers() > 0,
+            static_cast<std::int64_t>(before.size()));
+  l.tokens = batch.tokens;
+  for (std::int32_t& t : l.tokens) {
+    if (t < 0) t = before[static_cast<std::size_t>(-1 - t)];
+  }
+  l.counts.step(batch, l.tokens);
+  done.out.tokens.resize(program.limits.samples ? batch.output_rows.size() : 0);
+  done.out.logprobs.resize(program.limits.scores ? batch.output_rows.size() : 0);
+  const Step step(batch, l.tokens, done.out, l.programs[index].experts_per_token);
+  const std::int64_t traced_from = tracing_ ? now_ns() : 0;
   for (const BoundOp& op : program.ops) {
     const std::int64_t begin = tracing_ ? now_ns() : 0;
     op.run(step);
@@ -145,25 +156,40 @@ void CpuBackend::run(std::size_t index, const Batch& batch, StepOutput& out,
       TraceEvent e;
       e.name = op_kind(op.op->args);
       e.op = op.op->name;
+      e.op_kind = e.name;
       e.start_ns = begin;
       e.end_ns = now_ns();
+      e.step = static_cast<std::int32_t>(trace_.steps.size());
       trace_.events.push_back(std::move(e));
     }
     if (observer) show(observer, op, step);
   }
   l.delta.end_step(batch.ranges);
+  if (tracing_) trace_.steps.push_back({traced_from, now_ns(), program.limits.cls.has(Section::prefill)});
 
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  const auto prefill = step.rows_of[static_cast<std::size_t>(Section::prefill)];
-  const double share = static_cast<double>(prefill) / static_cast<double>(step.rows());
+  done.launches = program.ops.size();
+  done.allocations = arenas_made_ - arenas;
+  done.prefill = step.rows_of[static_cast<std::size_t>(Section::prefill)];
+  done.rows = step.rows();
+  done.seconds = took.count();
+  l.done.push();
+  l.last = &done;
+}
+
+void CpuBackend::finish(StepOutput& out) {
+  const DoneStep& step = loaded("finish").done.pop("cpu");
+  out.tokens.assign(step.out.tokens.begin(), step.out.tokens.end());
+  out.logprobs.assign(step.out.logprobs.begin(), step.out.logprobs.end());
+  const double share = static_cast<double>(step.prefill) / static_cast<double>(step.rows);
   ++stats_.steps;
-  stats_.allocations += arenas_made_ - arenas;
-  stats_.last_launches = program.ops.size();
-  stats_.launches += program.ops.size();
-  stats_.prefill_tokens += static_cast<std::uint64_t>(prefill);
-  stats_.decode_tokens += static_cast<std::uint64_t>(step.rows() - prefill);
-  stats_.prefill_seconds += took.count() * share;  // a mixed step counts by its rows
-  stats_.decode_seconds += took.count() * (1 - share);
+  stats_.allocations += step.allocations;
+  stats_.last_launches = step.launches;
+  stats_.launches += step.launches;
+  stats_.prefill_tokens += static_cast<std::uint64_t>(step.prefill);
+  stats_.decode_tokens += static_cast<std::uint64_t>(step.rows - step.prefill);
+  stats_.prefill_seconds += step.seconds * share;  // a mixed step counts by its rows
+  stats_.decode_seconds += step.seconds * (1 - share);
 }
 
 void CpuBackend::reset_slot(std::int32_t slot) {

@@ -29,8 +29,9 @@ class CpuBackend final : public Backend {
   // When it throws, whatever was prepared before stays as it was.
   void prepare(ModelSpec spec, const StateSizes& sizes,
                const std::function<bool(std::uint64_t)>& loaded) override;
-  void run(std::size_t index, const Batch& batch, StepOutput& out,
-           const Observer& observer) override;
+  // Runs the whole step; finish() hands out what it made.
+  void start(std::size_t index, const Batch& batch, const Observer& observer) override;
+  void finish(StepOutput& out) override;
   void reset_slot(std::int32_t slot) override;
   std::shared_ptr<const Snapshot> save_slot(std::int32_t slot, std::int32_t keep) override;
   void load_slot(std::int32_t slot, const Snapshot& snapshot) override;

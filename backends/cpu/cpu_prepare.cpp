@@ -222,11 +222,12 @@ void CpuBackend::prepare(ModelSpec spec, const StateSizes& sizes,
 
   l->programs = std::move(spec.programs);
   std::vector<std::pair<std::string, std::string>> kernels;
-  std::int64_t outputs = 0;
+  std::int64_t outputs = 0, rows = 0;
   for (Program& program : l->programs) {
     const Widened wide = widen(program, profile_);
     l->bound.push_back(cpu::bind(*l, program, wide));  // not std::bind
     outputs = std::max(outputs, program.cls.max_outputs);
+    rows = std::max(rows, program.cls.max_rows);
     for (const Op& op : program.ops) {
       auto entry = implementation(*l, op);
       if (std::find(kernels.begin(), kernels.end(), entry) == kernels.end()) {
@@ -234,7 +235,12 @@ void CpuBackend::prepare(ModelSpec spec, const StateSizes& sizes,
       }
     }
   }
-  l->sample_rows.reserve(static_cast<std::size_t>(std::max<std::int64_t>(outputs, 0)));
+  l->sample_rows.reserve(static_cast<std::size_t>(outputs));
+  l->tokens.reserve(static_cast<std::size_t>(rows));
+  for (DoneStep& step : l->done.places()) {
+    step.out.tokens.reserve(static_cast<std::size_t>(outputs));
+    step.out.logprobs.reserve(static_cast<std::size_t>(outputs));
+  }
   std::sort(kernels.begin(), kernels.end());
   stats_ = {};
   stats_.kernels = std::move(kernels);

@@ -18,6 +18,7 @@
 #include "backends/cpu/state_arena.h"
 #include "backends/cpu/step.h"
 #include "backends/cpu/token_counts.h"
+#include "backends/in_flight.h"
 #include "core/schedule/batch_check.h"
 
 namespace nibble::cpu {
@@ -51,6 +52,14 @@ struct Workspace {
   std::uint64_t gather = 0;  // where GroupedLinear's rows begin, behind what Linear needs
 };
 
+// A step that has run and waits to be asked for.
+struct DoneStep {
+  StepOutput out;
+  std::uint64_t launches = 0, allocations = 0;
+  std::int64_t prefill = 0, rows = 0;
+  double seconds = 0;
+};
+
 struct Loaded {
   Loaded(const Kernels& with, Parallel& across, Profile of) : kernels(with), isa(with.isa), parallel(across), profile(of) {}
 
@@ -71,6 +80,9 @@ struct Loaded {
   BatchChecker checker;
   Workspace workspace;
   std::vector<SampleRow> sample_rows;  // reserved for the largest class
+  InFlight<DoneStep> done;             // as are their outputs
+  const DoneStep* last = nullptr;      // the newest, handed out or not: a batch may refer to its tokens
+  std::vector<std::int32_t> tokens;    // of the running batch, resolved; reserved like the rest
   std::vector<BoundProgram> bound;
 };
 

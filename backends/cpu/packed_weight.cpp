@@ -252,6 +252,7 @@ PackedWeight pack(const Weight& weight, std::byte* arena, Parallel& parallel, Ni
   p.layout = layout;
   p.order = order;
   p.rows = weight.rows;
+  p.order_rows = weight.order_rows();
   p.cols = weight.cols;
   p.panels = s.panels;
   p.panel_bytes = s.panel_bytes;

@@ -53,6 +53,7 @@ struct PackedWeight {
   Layout layout = Layout::panels;
   NibbleOrder order = NibbleOrder::bytes;  // of Layout::panels
   std::int64_t rows = 0, cols = 0;
+  std::int64_t order_rows = 0;                 // Weight's
   std::int64_t panels = 0, panel_bytes = 0;    // Layout::rows: 16 rows, which the last panel may lack
   const std::byte* codes = nullptr;            // [panels, panel_bytes]; Layout::rows: Weight::codes
   const std::byte* block_scales = nullptr;     // Layout::rows: Weight::block_scales

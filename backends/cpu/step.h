@@ -10,8 +10,9 @@
 namespace nibble::cpu {
 
 struct Step {
-  Step(const Batch& of, StepOutput& to, std::int32_t experts = 0)
-      : batch(of), out(to), experts_per_token(experts) {
+  // `ids`: the batch's tokens, references resolved.
+  Step(const Batch& of, std::span<const std::int32_t> ids, StepOutput& to, std::int32_t experts = 0)
+      : batch(of), tokens(ids), out(to), experts_per_token(experts) {
     const std::span<const Range> all(of.ranges);
     std::size_t begin = 0;
     for (std::size_t s = 0; s < 3; ++s) {
@@ -43,6 +44,7 @@ struct Step {
   std::span<const Range> ranges(Section s) const { return ranges_of[static_cast<std::size_t>(s)]; }
 
   const Batch& batch;
+  std::span<const std::int32_t> tokens;
   StepOutput& out;
   std::int32_t experts_per_token;  // the program's
   std::array<std::span<const Range>, 3> ranges_of;

@@ -33,7 +33,7 @@ TokenCounts::TokenCounts(const StateSizes& sizes, std::byte* memory)
   carve(sizes, memory, &counts_, &recent_);
 }
 
-void TokenCounts::step(const Batch& batch) {
+void TokenCounts::step(const Batch& batch, std::span<const std::int32_t> ids) {
   for (std::size_t i = 0; i < batch.taken_back.size(); ++i) {
     const auto [slot, token] = batch.taken_back[i];
     std::int32_t& count = counts_[slot * vocab_ + token];
@@ -49,7 +49,7 @@ void TokenCounts::step(const Batch& batch) {
                                          " is not in the sequence of slot " + std::to_string(slot));
   }
   for (const Range& r : batch.ranges) {
-    const std::int32_t* const tokens = batch.tokens.data() + r.first_row;
+    const std::int32_t* const tokens = ids.data() + r.first_row;
     std::int32_t* const counts = counts_ + r.slot * vocab_;
     for (std::int32_t i = 0; i < r.rows; ++i) ++counts[tokens[i]];
     if (r.section != Section::prefill) std::copy_n(tokens, r.rows, recent_ + r.slot * records_);

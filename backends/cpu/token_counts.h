@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -19,9 +20,11 @@ class TokenCounts {
 
   const std::int32_t* row(std::int32_t slot) const { return counts_ + slot * vocab_; }
 
-  // Tokens that were taken back leave, then the batch's tokens count. Throws Error(internal), with
-  // nothing changed, when a token is taken back that is not there.
-  void step(const Batch& batch);
+  // Tokens that were taken back leave, then those of the batch's rows count: `tokens`, its own with
+  // references resolved. Throws Error(internal), with nothing changed, when a token is taken back
+  // that is not there.
+  void step(const Batch& batch, std::span<const std::int32_t> tokens);
+  void step(const Batch& batch) { step(batch, batch.tokens); }
 
   void reset(std::int32_t slot);
   using Sparse = std::vector<std::pair<std::int32_t, std::int32_t>>;  // (token, count)

@@ -1,5 +1,6 @@
 // Turns the ops of a program into launches on addresses.
 #include <algorithm>
+#include <span>
 #include <variant>
 
 #include "backends/cuda/binder_views.h"
@@ -39,7 +40,31 @@ class Binder : private BinderViews {
     return bound;
   }
 
+  // The ops from `at` on that begin with a Linear and are joined with it: one launch, with the first, does all. How many, at
+  // least 1; `bound` are those that bind() made of the ops before and of these.
+  std::size_t join(std::span<const Op> ops, std::size_t at, std::vector<BoundOp>& bound) {
+    std::vector<LinearArgs> all;
+    std::size_t until = at;
+    for (; until < ops.size() && all.size() < static_cast<std::size_t>(kMostJoined); ++until) {
+      const auto* linear = std::get_if<Linear>(&ops[until].args);
+      if (linear == nullptr) break;
+      op_ = &ops[until];
+      all.push_back(linear_args(linear->x, linear->x_scales, linear->x_format, linear->weight, linear->y));
+    }
+    while (all.size() > 1 && refuse_joined(bound_.launch, all) != nullptr) all.pop_back();
+    const std::size_t count = std::max<std::size_t>(all.size(), 1);
+    if (count == 1) return 1;
+    for (std::size_t i = 0; i < count; ++i) {
+      bound[at + i].serves.second += ", " + std::to_string(count) + " layers at once";
+      bound[at + i].enqueue = [](const Launch&) {};
+    }
+    bound[at].enqueue = [all = std::move(all)](const Launch& to) { joined_linears(to, all); };
+    return count;
+  }
+
  private:
+  static constexpr int kMostJoined = 4;
+
   // GatherRows copies rows of either type as they are.
   static bool reads_f16(const Op& op) {
     bool f16 = false;
@@ -194,15 +219,15 @@ class Binder : private BinderViews {
     const KvLayerView& state = attention_layer(a.layer, a.shape);
     const std::int64_t cols = std::int64_t{a.shape.heads} * a.shape.head_dim;
     bound_.limits.attention = true;
-    return {operand("q", a.q, cols), a.scale, state, a.section, result("y", a.y, cols),
-            attention_on_units(l_.path, a.shape), l_.workspace.attention,
-            attention_split_slots(l_.sizes.pages, l_.sizes.slots), l_.sizes.records};
+    const bool units = attention_on_units(l_.path, a.shape);
+    return {operand("q", a.q, cols), a.scale, state, a.section, result("y", a.y, cols), units, l_.workspace.attention,
+            attention_split_slots(units, l_.sizes.pages, l_.sizes.slots), l_.sizes.records, l_.path};
   }
   Call call(const Attention& a) {
     const AttentionArgs args = attention_args(a);
     output_ = args.y;
     section_ = &a.section;
-    if (args.units && a.section == Section::prefill) serves_.second = attention_kernel(args);
+    if (args.units) serves_.second = attention_kernel(bound_.launch, args);
     return [args](const Launch& to) { attention(to, args); };
   }
   void expect_gate(const SigmoidGate& a) const {
@@ -220,12 +245,14 @@ class Binder : private BinderViews {
     args.gate_head_stride = a.gate.gate_head_stride;
     output_ = args.y;
     std::vector<AttentionArgs> parts;
+    std::string kernels;
     for (const Section s : {Section::decode, Section::verify, Section::prefill}) {
       args.section = s;
       if (!program_.cls.has(s)) continue;
       parts.push_back(args);
-      if (args.units && s == Section::prefill) serves_.second = attention_kernel(args);
+      if (args.units) kernels += (kernels.empty() ? "" : "; ") + attention_kernel(bound_.launch, args);
     }
+    if (!kernels.empty()) serves_.second = kernels;
     return [parts = std::move(parts)](const Launch& to) {
       for (const AttentionArgs& part : parts) attention(to, part);
     };
@@ -411,6 +438,9 @@ BoundProgram bind(Loaded& l, const Program& program, cudaStream_t stream, int mu
                   l.sizes.slots, multiprocessors,  l.workspace.sums,   program.experts_per_token};
   Binder binder(l, program, bound);
   for (const Op& op : program.ops) bound.ops.push_back(binder.bind(op));
+  if (l.fused_linears) {
+    for (std::size_t at = 0; at < program.ops.size();) at += binder.join(program.ops, at, bound.ops);
+  }
   return bound;
 }
 

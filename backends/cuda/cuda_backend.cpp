@@ -1,8 +1,6 @@
 #include "backends/cuda/cuda_backend.h"
 
-#include <chrono>
-#include <cmath>
-#include <cstring>
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -12,7 +10,6 @@
 #include "backends/cuda/stream.h"
 #include "backends/cuda/trace.h"
 #include "core/base/quote.h"
-#include "core/numerics/codecs.h"
 
 namespace nibble::cuda {
 namespace {
@@ -29,87 +26,11 @@ struct CudaSnapshot final : Backend::Snapshot {
   }
 };
 
-float element(const std::byte* row, DType type, std::int64_t i) {
-  if (type == DType::u8) return static_cast<float>(std::to_integer<int>(row[i]));
-  if (type == DType::bf16 || type == DType::f16) {
-    std::uint16_t bits;
-    std::memcpy(&bits, row + 2 * i, sizeof bits);
-    return type == DType::bf16 ? num::bf16_to_float(bits) : num::f16_to_float(bits);
-  }
-  float v;
-  std::memcpy(&v, row + 4 * i, sizeof v);
-  return v;
-}
-
-// An observer gets rows without gaps, as float32 (codes as their byte).
-void show(const Observer& observer, const BoundOp& op, const Batch& batch, std::int32_t experts_per_token) {
-  std::int64_t first = 0;
-  std::int64_t rows = op.output.rows == Rows::tokens   ? batch.rows()
-                      : op.output.rows == Rows::routed ? batch.rows() * experts_per_token
-                                                       : static_cast<std::int64_t>(batch.output_rows.size());
-  if (op.section != nullptr) {
-    rows = 0;
-    for (const Range& r : batch.ranges) {
-      if (r.section < *op.section) first += r.rows;
-      if (r.section == *op.section) rows += r.rows;
-    }
-  }
-  if (rows == 0) return;
-  const View& v = op.output;
-  const std::int64_t size = dtype_bits(v.dtype) / 8;
-  const std::size_t width = static_cast<std::size_t>(v.cols * size);
-  std::vector<std::byte> bytes(width * static_cast<std::size_t>(rows));
-  check(cudaMemcpy2D(bytes.data(), width, v.data + first * v.stride * size,
-                     static_cast<std::size_t>(v.stride * size), width,
-                     static_cast<std::size_t>(rows), cudaMemcpyDeviceToHost),
-        "reading an op's output");
-  std::vector<float> values(static_cast<std::size_t>(rows * v.cols));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = element(bytes.data(), v.dtype, static_cast<std::int64_t>(i));
-  }
-  if (v.exponents != nullptr) {
-    std::vector<std::int32_t> e(static_cast<std::size_t>(rows));
-    check(cudaMemcpy(e.data(), v.exponents + first, e.size() * sizeof(std::int32_t),
-                     cudaMemcpyDeviceToHost),
-          "reading an op's output");
-    const auto cols = static_cast<std::size_t>(v.cols);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = num::mul(values[i], std::ldexp(1.0f, e[i / cols]));
-    }
-  }
-  observer(*op.op, rows, v.cols, values);
-}
-
-template <class T>
-void show_list(const Observer& observer, const Op& op, const std::vector<T>& list) {
-  std::vector<float> values;
-  for (const T v : list) values.push_back(static_cast<float>(v));
-  observer(op, static_cast<std::int64_t>(values.size()), 1, values);
-}
-
 // On this path NVFP4 meets NVFP4 in kernels of its own.
 const char* refuse_sm120_swiglu(const Weight& gate, const ActivationFormat& x) {
   const bool fp4 = gate.format == WeightFormat::nvfp4 && x.kind == ActivationFormat::Kind::nvfp4_static;
   return fp4 ? "the FP4 unit's kernels have no SwiGLU behind their sums" : nullptr;
 }
-
-// What is launched while it lives belongs to one run of a program.
-class TracedRun {
- public:
-  TracedRun(Tracer* tracer, std::vector<std::size_t>& runs, std::size_t program) : tracer_(tracer) {
-    if (tracer_ == nullptr) return;
-    runs.push_back(program);
-    tracer_->begin_run(runs.size());
-  }
-  ~TracedRun() {
-    if (tracer_ != nullptr) tracer_->end_run();
-  }
-  TracedRun(const TracedRun&) = delete;
-  TracedRun& operator=(const TracedRun&) = delete;
-
- private:
-  Tracer* tracer_;
-};
 
 }  // namespace
 
@@ -137,6 +58,7 @@ CudaBackend::CudaBackend(const BackendOptions& options)
   device_.kernels = architecture_of(card.major, card.minor);
   if (!options.arch_path.empty()) device_.kernels += ", path " + options.arch_path;
   device_.operand = operand_of(path_);
+  device_.overlaps = true;
   const auto fused = [&](const char* name, const std::optional<bool>& asked) {
     const bool f16 = device_.operand == DType::f16;
     if (f16 && asked.value_or(false)) {
@@ -149,6 +71,11 @@ CudaBackend::CudaBackend(const BackendOptions& options)
   device_.fusions.linear_swiglu = fused("fused-swiglu", options.fused_swiglu);
   if (path_ == ArchPath::sm120) device_.fusions.refusal = refuse_sm120_swiglu;
   device_.fusions.delta_net = fused("fused-delta", options.fused_delta);
+  fused_linears_ = options.fused_linears.value_or(path_ == ArchPath::sm90);
+  if (fused_linears_ && path_ != ArchPath::sm90) {
+    throw Error(ErrorCode::invalid_argument, "[cuda] fused-linears: expected off on path " + device_.profile +
+                                                 " (kernels of path sm90 have it), found \"on\"");
+  }
   device_.fusions.add_norm = options.fused_add_norm.value_or(true);
   device_.fusions.gated_attention = fused("fused-gate", options.fused_gate);
   device_.memory = card.memory;
@@ -185,75 +112,6 @@ Loaded& CudaBackend::loaded(const char* who, std::int32_t slot) const {
                                          std::to_string(slot));
   }
   return l;
-}
-
-void CudaBackend::run(std::size_t index, const Batch& batch, StepOutput& out,
-                      const Observer& observer) {
-  Loaded& l = loaded("run");
-  if (index >= l.bound.size()) {
-    throw Error(ErrorCode::internal, "[cuda] run: expected a program below " +
-                                         std::to_string(l.bound.size()) + ", found " +
-                                         std::to_string(index));
-  }
-  const auto start = std::chrono::steady_clock::now();
-  const std::uint64_t arenas = arenas_made_;
-  BoundProgram& program = l.bound[index];
-  cudaStream_t stream = stream_->get();
-  l.checker(program.limits, batch, l.cursors, !l.delta.empty());
-  const std::size_t outputs = batch.output_rows.size();
-  out.tokens.resize(program.limits.samples ? outputs : 0);
-  out.logprobs.resize(program.limits.scores ? outputs : 0);
-
-  const TracedRun traced(tracer_.get(), traced_, index);
-  const std::uint64_t sent = l.step.write(batch, l.cursors, program.launch.experts_per_token);
-  check(cudaMemcpyAsync(l.step.device(), l.step.host(), sent, cudaMemcpyHostToDevice, stream),
-        "sending the batch");
-  if (program.graph && graphs_ && !observer) {
-    check(cudaGraphLaunch(program.graph.get(), stream), program.limits.name.c_str());
-  } else {
-    enqueue(l, program, [&](std::size_t i) {
-      const BoundOp& op = program.ops[i];
-      if (!observer || op.output.data == nullptr) return;
-      check(cudaStreamSynchronize(stream), op.op->name.c_str());
-      show(observer, op, batch, program.launch.experts_per_token);
-    });
-  }
-  const std::size_t size = program.limits.samples ? sizeof(std::int32_t) : sizeof(LogprobParts);
-  const void* from = program.limits.samples ? static_cast<const void*>(l.workspace.tokens)
-                                            : static_cast<const void*>(l.workspace.logprobs);
-  const std::uint64_t read = program.limits.samples || program.limits.scores ? outputs * size : 0;
-  if (read > 0) {
-    check(cudaMemcpyAsync(l.answer, from, read, cudaMemcpyDeviceToHost, stream), "reading tokens");
-  }
-  wait(program.limits.name.c_str());
-  if (program.limits.samples) std::memcpy(out.tokens.data(), l.answer, read);
-  for (std::size_t i = 0; i < out.logprobs.size(); ++i) {
-    LogprobParts p;
-    std::memcpy(&p, l.answer + i * sizeof p, sizeof p);
-    out.logprobs[i] = static_cast<double>(p.target) - static_cast<double>(p.max) -
-                      std::log(static_cast<double>(p.sum));
-  }
-  if (observer) {
-    const Op& last = *program.ops.back().op;
-    if (program.limits.samples) show_list(observer, last, out.tokens);
-    if (program.limits.scores) show_list(observer, last, out.logprobs);
-  }
-  l.cursors.end_step(batch.ranges);
-
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  std::int64_t prefill = 0;
-  for (const Range& r : batch.ranges) prefill += r.section == Section::prefill ? r.rows : 0;
-  const double share = static_cast<double>(prefill) / static_cast<double>(batch.rows());
-  ++stats_.steps;
-  stats_.last_launches = program.kernels;
-  stats_.launches += program.kernels;
-  stats_.allocations += arenas_made_ - arenas;
-  stats_.host_to_device_bytes += sent;
-  stats_.device_to_host_bytes += read;
-  stats_.prefill_tokens += static_cast<std::uint64_t>(prefill);
-  stats_.decode_tokens += static_cast<std::uint64_t>(batch.rows() - prefill);
-  stats_.prefill_seconds += took.count() * share;
-  stats_.decode_seconds += took.count() * (1 - share);
 }
 
 void CudaBackend::reset_slot(std::int32_t slot) {
@@ -336,20 +194,37 @@ Trace CudaBackend::stop_trace() {
   Trace trace;
   trace.start_ns = result.start_ns;
   trace.end_ns = result.end_ns;
+  for (const std::size_t program : traced_) {
+    trace.steps.push_back({0, 0, l.bound[program].limits.cls.has(Section::prefill)});
+  }
   // A program's kernels run in one stream: the n-th of a run belongs to the op that launched the
   // n-th.
-  std::vector<std::uint64_t> seen(traced_.size() + 1);
+  std::vector<std::uint64_t> seen(traced_.size());
   for (Tracer::Record& r : result.records) {
-    if (r.run > 0 && r.run < seen.size() && r.event.kind != TraceEvent::Kind::copy) {
-      const std::uint64_t n = seen[r.run]++;
-      for (const BoundOp& op : l.bound[traced_[r.run - 1]].ops) {
-        if (n >= op.kernels) continue;
-        // before the first op the step counts its tokens
-        if (&op != &l.bound[traced_[r.run - 1]].ops.front() || n > 0) r.event.op = op.op->name;
-        break;
+    TraceEvent& e = r.event;
+    if (r.run > 0 && r.run <= seen.size()) {
+      e.step = static_cast<std::int32_t>(r.run - 1);
+      Trace::Step& step = trace.steps[r.run - 1];
+      if (step.end_ns == 0) step.start_ns = e.start_ns;  // records come by their start
+      step.end_ns = std::max(step.end_ns, e.end_ns);
+    }
+    if (e.step >= 0 && e.kind != TraceEvent::Kind::copy) {
+      const std::vector<BoundOp>& ops = l.bound[traced_[r.run - 1]].ops;
+      const std::uint64_t n = seen[r.run - 1]++;
+      const auto op = std::upper_bound(ops.begin(), ops.end(), n,
+                                       [](std::uint64_t at, const BoundOp& o) { return at < o.kernels; });
+      // before the first op the step counts its tokens
+      if (op != ops.end() && (op != ops.begin() || n > 0)) {
+        e.op = op->op->name;
+        e.op_kind = op_kind(op->op->args);
       }
     }
-    trace.events.push_back(std::move(r.event));
+    trace.events.push_back(std::move(e));
+  }
+  // One whose records CUPTI lost has no time of its own.
+  for (std::size_t i = 0; i < trace.steps.size(); ++i) {
+    Trace::Step& step = trace.steps[i];
+    if (step.end_ns == 0) step.start_ns = step.end_ns = i == 0 ? trace.start_ns : trace.steps[i - 1].end_ns;
   }
   return trace;
 }
@@ -371,6 +246,7 @@ HostState CudaBackend::export_state(std::int32_t slot, std::int32_t keep,
                                                    std::to_string(l.sizes.pages - 1));
     }
   }
+  wait("exporting a slot");
   HostState state;
   auto* const floats = reinterpret_cast<float*>(l.workspace.transfer);
   for (const DeltaLayerView& d : l.delta) {

@@ -28,8 +28,8 @@ class CudaBackend final : public Backend {
   void prepare(ModelSpec spec, const StateSizes& sizes,
                const std::function<bool(std::uint64_t)>& loaded) override;
   // Through the program's captured graph; op by op where there is an observer.
-  void run(std::size_t index, const Batch& batch, StepOutput& out,
-           const Observer& observer) override;
+  void start(std::size_t index, const Batch& batch, const Observer& observer) override;
+  void finish(StepOutput& out) override;
   void reset_slot(std::int32_t slot) override;
   std::shared_ptr<const Snapshot> save_slot(std::int32_t slot, std::int32_t keep) override;
   void load_slot(std::int32_t slot, const Snapshot& snapshot) override;
@@ -48,6 +48,7 @@ class CudaBackend final : public Backend {
 
   int index_;
   bool graphs_;
+  bool fused_linears_ = false;
   ArchPath path_ = ArchPath::sm90;
   int multiprocessors_ = 0;
   DeviceInfo device_;

@@ -67,7 +67,7 @@ struct ScratchPlan {
         const bool tokens = gated != nullptr ? p.cls.has(Section::decode) || p.cls.has(Section::verify)
                                              : a != nullptr && a->section != Section::prefill;
         if (tokens) {
-          const std::int64_t splits = attention_split_slots(sizes.pages, sizes.slots);
+          const std::int64_t splits = attention_split_slots(attention_on_units(path, a->shape), sizes.pages, sizes.slots);
           attention = std::max(attention, attention_parts_bytes(a->shape, splits, sizes.records));
         }
         const auto* net = std::get_if<DeltaNet>(&op.args);
@@ -235,9 +235,20 @@ void place_scratch(Loaded& l, const ScratchPlan& plan, std::uint64_t& made) {
   if (plan.sums > 0) l.workspace.sums = scratch.take(plan.sums);
   if (plan.delta > 0) l.workspace.delta = scratch.take(plan.delta);
   if (plan.attention > 0) l.workspace.attention = reinterpret_cast<float*>(scratch.take(plan.attention));
-  l.pinned_block = Block(Place::pinned, aligned(plan.step) + plan.answer, "batches", made);
-  l.step = StepBlock(l.pinned_block.data(), scratch.take(plan.step), plan.step);
-  l.answer = l.pinned_block.data() + aligned(plan.step);
+  l.step = StepBlock(scratch.take(plan.step), plan.step);
+  const std::uint64_t each = aligned(plan.step) + aligned(plan.answer);
+  l.pinned_block = Block(Place::pinned, kStepsInFlight * each, "batches", made);
+  std::byte* pinned = l.pinned_block.data();
+  for (CardStep& step : l.steps.places()) {
+    step.batch = pinned;
+    step.answer = pinned + aligned(plan.step);
+    pinned += each;
+    for (Event* event : {&step.begun, &step.ended}) {
+      cudaEvent_t made_event = nullptr;
+      check(cudaEventCreate(&made_event), "making an event");
+      event->reset(made_event);
+    }
+  }
 }
 
 }  // namespace
@@ -266,6 +277,7 @@ void CudaBackend::prepare(ModelSpec spec, const StateSizes& sizes,
   l->layout = spec.state;
   l->path = path_;
   l->operand = device_.operand;
+  l->fused_linears = fused_linears_;
   l->weight_block =
       Block(Place::device, memory.weights + memory.constants, "weights", arenas_made_);
   l->state_block =

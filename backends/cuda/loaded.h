@@ -18,6 +18,7 @@
 #include "backends/cuda/state_view.h"
 #include "backends/cuda/step_block.h"
 #include "backends/cuda/weight_image.h"
+#include "backends/in_flight.h"
 #include "core/schedule/batch_check.h"
 #include "core/state/slot_cursors.h"
 
@@ -70,11 +71,28 @@ struct Workspace {
   float* attention = nullptr;  // parts of splits; null: no sequence can have two
 };
 
+struct EventDeleter {
+  void operator()(cudaEvent_t e) const { cudaEventDestroy(e); }
+};
+using Event = std::unique_ptr<CUevent_st, EventDeleter>;
+
+// A step in flight, with the pinned memory and the events of its place.
+struct CardStep {
+  std::byte* batch = nullptr;   // StepBlock's host side
+  std::byte* answer = nullptr;  // tokens or LogprobParts
+  Event begun, ended;
+  const BoundProgram* program = nullptr;
+  std::size_t outputs = 0;
+  std::uint64_t sent = 0, read = 0, allocations = 0;
+  std::int64_t prefill = 0, rows = 0;
+};
+
 struct Loaded {
   StateSizes sizes;
   StateLayout layout;
   ArchPath path = ArchPath::sm90;
   DType operand = DType::bf16;
+  bool fused_linears = false;    // joined linear layers are one launch where a kernel can
   std::vector<Program> programs;  // bound ops point into it
   Block weight_block, state_block, scratch_block, pinned_block;
   std::vector<WeightImage> weights;
@@ -85,7 +103,8 @@ struct Loaded {
   SlotCursors cursors;
   BatchChecker checker;
   StepBlock step;
-  std::byte* answer = nullptr;  // pinned: tokens or LogprobParts of the step
+  InFlight<CardStep> steps;
+  std::int64_t sampled = 0;  // tokens in the workspace that a batch may refer to
   Workspace workspace;
   std::vector<BoundProgram> bound;
 };

@@ -67,8 +67,9 @@ std::uint64_t StepBlock::bytes(const StepLimits& l) {
   return total + 2 * round_up(taken * 4);
 }
 
-std::uint64_t StepBlock::write(const Batch& batch, const SlotCursors& cursors, std::int32_t experts_per_token) {
-  Writer w{host_, device_, bytes_, round_up(sizeof(StepView))};
+std::uint64_t StepBlock::write(const Batch& batch, const SlotCursors& cursors, std::int32_t experts_per_token,
+                               std::byte* host) {
+  Writer w{host, device_, bytes_, round_up(sizeof(StepView))};
   StepView v{};
   v.rows = static_cast<std::int32_t>(batch.rows());
   v.outputs = static_cast<std::int32_t>(batch.output_rows.size());
@@ -117,7 +118,7 @@ std::uint64_t StepBlock::write(const Batch& batch, const SlotCursors& cursors, s
     slots[i] = batch.taken_back[i].slot;
     tokens[i] = batch.taken_back[i].token;
   }
-  new (host_) StepView(v);
+  new (host) StepView(v);
   return w.used;
 }
 

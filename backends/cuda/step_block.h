@@ -17,26 +17,24 @@ struct StepLimits {
 };
 
 // Writes StepView and its arrays for a batch that the checker has accepted; pointers inside are
-// those of `device`. Lengths are the batch's own, so a decode step of a few sequences is a few
+// those of `device`, which all steps use: a stream runs them one after the other. Lengths are the batch's own, so a decode step of a few sequences is a few
 // hundred bytes.
 class StepBlock {
  public:
   static std::uint64_t bytes(const StepLimits& limits);
 
   StepBlock() = default;
-  // Both of bytes(limits); `host` is pinned.
-  StepBlock(std::byte* host, std::byte* device, std::uint64_t bytes)
-      : host_(host), device_(device), bytes_(bytes) {}
+  StepBlock(std::byte* device, std::uint64_t bytes) : device_(device), bytes_(bytes) {}
 
-  std::byte* host() const { return host_; }
   std::byte* device() const { return device_; }
   const StepView* view() const { return reinterpret_cast<const StepView*>(device_); }
-  // Returns how many bytes of the host block have to be copied. Throws Error(internal) when the
-  // batch needs more than was planned.
-  std::uint64_t write(const Batch& batch, const SlotCursors& cursors, std::int32_t experts_per_token);
+  // `host`: as large as the device's block, pinned. Returns how many bytes of it have to be copied.
+  // Throws Error(internal) when the batch needs more than was planned.
+  std::uint64_t write(const Batch& batch, const SlotCursors& cursors, std::int32_t experts_per_token,
+                      std::byte* host);
 
  private:
-  std::byte *host_ = nullptr, *device_ = nullptr;
+  std::byte* device_ = nullptr;
   std::uint64_t bytes_ = 0;
 };
 

@@ -22,7 +22,7 @@ struct NvtxRange {
 void enqueue(Loaded& l, const BoundProgram& program,
              const std::function<void(std::size_t op)>& after) {
   const NvtxRange whole(program.limits.name);
-  count_tokens(program.launch, l.counts);
+  count_tokens(program.launch, l.counts, l.workspace.tokens);
   check(cudaGetLastError(), "count_tokens");
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
     const BoundOp& op = program.ops[i];

@@ -19,6 +19,7 @@ nibble_load_options defaults(const nibble_load_options*) {
   o.max_sequences = d.max_sequences;
   o.step_tokens = d.step_tokens;
   o.max_drafts = d.max_drafts;
+  o.run_ahead = -1;
   return o;
 }
 
@@ -148,6 +149,15 @@ LoadOptions load_options_of(const nibble_load_options& o, const char* who) {
   how.max_sequences = o.max_sequences;
   how.step_tokens = o.step_tokens;
   how.max_drafts = o.max_drafts;
+  if (o.run_ahead < -1 || o.run_ahead > 1) {
+    throw Error(ErrorCode::invalid_argument,
+                "[" + std::string(who) + "] options.run_ahead: expected -1, 0 or 1, found " + std::to_string(o.run_ahead));
+  }
+  if (o.reserved_2 != 0) {
+    throw Error(ErrorCode::invalid_argument,
+                "[" + std::string(who) + "] options.reserved_2: expected 0, found " + std::to_string(o.reserved_2));
+  }
+  if (o.run_ahead >= 0) how.run_ahead = o.run_ahead == 1;
   void* const user = o.user;
   if (o.on_progress) {
     how.on_progress = [call = o.on_progress, user](const LoadProgress& p) {

@@ -11,7 +11,8 @@ namespace {
 
 constexpr const char* kForm =
     "expected a backend and, after a colon, a card's number or profile=, mirror=, arch-path=, threads=, kernels=, "
-    "graphs=, fused-pack=, fused-swiglu=, fused-delta=, fused-add-norm=, fused-gate= or packing= pairs (\"cuda:1\", \"cpu:mirror=sm90\")";
+    "graphs=, fused-pack=, fused-swiglu=, fused-delta=, fused-linears=, fused-add-norm=, fused-gate= or packing= pairs "
+    "(\"cuda:1\", \"cpu:mirror=sm90\")";
 
 [[noreturn]] void refuse(std::string_view text, const std::string& found) {
   throw Error(ErrorCode::invalid_argument,
@@ -83,6 +84,8 @@ Device Device::parse(std::string_view text) {
       d.fused_swiglu = value == "on";
     } else if (key == "fused-delta" && (value == "on" || value == "off")) {
       d.fused_delta = value == "on";
+    } else if (key == "fused-linears" && (value == "on" || value == "off")) {
+      d.fused_linears = value == "on";
     } else if (key == "fused-add-norm" && (value == "on" || value == "off")) {
       d.fused_add_norm = value == "on";
     } else if (key == "fused-gate" && (value == "on" || value == "off")) {
@@ -108,6 +111,7 @@ std::string Device::text() const {
   if (fused_pack) add(*fused_pack ? "fused-pack=on" : "fused-pack=off");
   if (fused_swiglu) add(*fused_swiglu ? "fused-swiglu=on" : "fused-swiglu=off");
   if (fused_delta) add(*fused_delta ? "fused-delta=on" : "fused-delta=off");
+  if (fused_linears) add(*fused_linears ? "fused-linears=on" : "fused-linears=off");
   if (fused_add_norm) add(*fused_add_norm ? "fused-add-norm=on" : "fused-add-norm=off");
   if (fused_gate) add(*fused_gate ? "fused-gate=on" : "fused-gate=off");
   if (!packing) add("packing=off");

@@ -57,7 +57,8 @@ std::string ModelInfo::json() const {
                                                     {"per_token", experts.per_token},
                                                     {"intermediate", experts.intermediate},
                                                     {"parameters", experts.parameters},
-                                                    {"active_parameters", experts.active_parameters}}},
+                                                    {"active_parameters", experts.active_parameters},
+                                                    {"active_bytes", experts.active_bytes}}},
                            {"rms_eps", rms_eps},
                            {"tied_head", tied_head},
                            {"quantisation",
@@ -88,6 +89,7 @@ std::string ModelInfo::json() const {
                            {"count_bytes", count_bytes},
                            {"total_bytes", total_bytes()},
                            {"loading_bytes", loading_bytes},
+                           {"free_bytes", free_bytes},
                            {"programs", std::move(program_rows)},
                            {"reencoded", std::move(reencoded_rows)},
                            {"notes", std::move(note_lines)}})
@@ -108,6 +110,8 @@ std::string StepStats::json() const {
                            {"decode_tokens", decode_tokens},
                            {"prefill_seconds", prefill_seconds},
                            {"decode_seconds", decode_seconds},
+                           {"ahead_steps", ahead_steps},
+                           {"taken_back_rows", taken_back_rows},
                            {"kernels", std::move(served)}})
       .dump();
 }

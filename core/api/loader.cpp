@@ -129,6 +129,7 @@ void describe_work(const ModelSpec& spec, ModelInfo& info) {
       info.body.parameters += served * w.rows * w.cols;
       experts.parameters += grouped->experts * w.rows * w.cols;
       experts.active_parameters += served * w.rows * w.cols;
+      experts.active_bytes += static_cast<std::uint64_t>(served) * w.bytes();
       if (grouped->x.rows == Rows::tokens) experts.intermediate = w.rows;
       info.body.bytes += static_cast<std::uint64_t>(served) * w.bytes();
     }
@@ -188,7 +189,7 @@ const BackendEntry& backend_for(const Device& on) {
 BackendOptions backend_options(const Device& on) {
   return {on.threads,   on.kernels,    on.mirror,  on.index,  on.graphs,
           on.arch_path, on.fused_pack, on.profile, on.packing, on.fused_swiglu,
-          on.fused_delta, on.fused_add_norm, on.fused_gate};
+          on.fused_delta, on.fused_linears, on.fused_add_norm, on.fused_gate};
 }
 
 std::string human_bytes(std::uint64_t bytes) {
@@ -225,6 +226,7 @@ Draft draft_model(const JsonView& config, const QuantConfig& quant,
   d.engine.vocab = model.vocab;
   d.engine.stop_tokens = model.end_tokens;
   d.engine.step_tokens = how.step_tokens;
+  d.engine.run_ahead = how.run_ahead.value_or(d.backend->device().overlaps);
   d.engine.classes = classes.empty() ? classes_for(how) : std::move(classes);
   d.engine.sizes = {how.max_sequences, kv_tokens / kPageTokens, 1 + how.max_drafts, model.vocab};
 
@@ -266,6 +268,7 @@ Draft draft_model(const JsonView& config, const QuantConfig& quant,
   d.info.scratch_bytes = d.memory.scratch;
   d.info.count_bytes = d.memory.counts;
   d.info.loading_bytes = d.memory.loading;
+  d.info.free_bytes = device.free_memory;
   describe_model(model, quant, d);
   describe_formats(d.spec, d.info);
   describe_mode(d.spec, how.activations, d.info);

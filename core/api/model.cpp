@@ -34,6 +34,28 @@ TensorRow vector_row(const TensorInfo& t) {
   return {std::move(name), std::move(format), "", t.shape, t.bytes.size(), false};
 }
 
+Draft draft_synthetic(const SyntheticOptions& what, const Device& on, const LoadOptions& how) {
+  const auto presets = registries().presets;
+  const auto preset = std::find_if(presets.begin(), presets.end(),
+                                   [&](const ModelPreset& p) { return what.shape == p.name; });
+  if (preset == presets.end()) {
+    std::string known;
+    for (const ModelPreset& p : presets) known += std::string(known.empty() ? "" : ", ") + p.name;
+    throw Error(ErrorCode::not_found,
+                "[synthetic] no shape is called " + in_quotes(what.shape) + "; known are " + known);
+  }
+  Json config = Json::parse(preset->config, preset->name);
+  if (what.layers != 0) {
+    if (what.layers < 0 || what.layers > 1024) {
+      throw Error(ErrorCode::invalid_argument,
+                  "[synthetic] layers: expected 1 to 1024, found " + std::to_string(what.layers));
+    }
+    config.set("num_hidden_layers", what.layers);
+  }
+  auto source = std::make_shared<SyntheticSource>(what.seed, synthetic_policy(what.mix));
+  return draft_model(JsonView(config, what.shape), QuantConfig::read(JsonView(config, what.shape)), source, on, how);
+}
+
 }  // namespace
 
 Model Model::load(const std::filesystem::path& dir, const Device& on, const LoadOptions& how) {
@@ -73,27 +95,13 @@ ModelInfo Model::inspect(const std::filesystem::path& dir, std::vector<TensorRow
   return draft.info;
 }
 
+ModelInfo Model::inspect(const SyntheticOptions& what, const Device& on, const LoadOptions& how) {
+  return draft_synthetic(what, on, how).info;
+}
+
 Model Model::synthetic(const SyntheticOptions& what, const Device& on, const LoadOptions& how) {
-  const auto presets = registries().presets;
-  const auto preset = std::find_if(presets.begin(), presets.end(),
-                                   [&](const ModelPreset& p) { return what.shape == p.name; });
-  if (preset == presets.end()) {
-    std::string known;
-    for (const ModelPreset& p : presets) known += std::string(known.empty() ? "" : ", ") + p.name;
-    throw Error(ErrorCode::not_found,
-                "[synthetic] no shape is called " + in_quotes(what.shape) + "; known are " + known);
-  }
-  Json config = Json::parse(preset->config, preset->name);
-  if (what.layers != 0) {
-    if (what.layers < 0 || what.layers > 1024) {
-      throw Error(ErrorCode::invalid_argument,
-                  "[synthetic] layers: expected 1 to 1024, found " + std::to_string(what.layers));
-    }
-    config.set("num_hidden_layers", what.layers);
-  }
-  auto source = std::make_shared<SyntheticSource>(what.seed, synthetic_policy(what.mix));
   auto model = std::make_shared<Impl>();
-  Draft draft = draft_model(JsonView(config, what.shape), QuantConfig::read(JsonView(config, what.shape)), source, on, how);
+  Draft draft = draft_synthetic(what, on, how);
   add_text_side(draft, *model);
   bring_up(std::move(draft), how, *model);
   return Model(std::move(model));

@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-constexpr std::int64_t kMostSize = 1 << 24, kMostDeltaRows = 1 << 20;
+constexpr std::int64_t kMostSize = 1 << 24, kMostRows = 1 << 20;
 
 void expect_range(const std::string& what, std::int64_t value, std::int64_t most) {
   if (value >= 1 && value <= most) return;
@@ -133,13 +133,45 @@ DeltaBench bench_delta(const Device& on, const DeltaBenchOptions& how) {
   for (const std::int32_t sequences : how.sequences) {
     expect_range("sequences", sequences, 1024);
     for (const std::int64_t rows : how.rows) {
-      if (rows >= 1 && rows * sequences <= kMostDeltaRows) continue;
+      if (rows >= 1 && rows * sequences <= kMostRows) continue;
       throw Error(ErrorCode::invalid_argument, "[bench ops] rows of all sequences: expected 1 to " +
-                                                   std::to_string(kMostDeltaRows) + ", found " + std::to_string(sequences) +
+                                                   std::to_string(kMostRows) + ", found " + std::to_string(sequences) +
                                                    " sequences of " + std::to_string(rows));
     }
   }
   return on_a_card(on, how, &BackendEntry::bench_delta);
+}
+
+AttentionBench bench_attention(const Device& on, const AttentionBenchOptions& how) {
+  if (how.shapes.empty() || (how.rows.empty() && how.depths.empty()) || how.sequences.empty()) {
+    throw Error(ErrorCode::invalid_argument, "[bench ops] expected at least one shape, number of sequences, and number of "
+                                             "rows or depth, found none");
+  }
+  expect_range("repetitions", how.repetitions, 10000);
+  for (const AttentionBenchShape& s : how.shapes) {
+    expect_range("heads", s.heads, 1024);
+    expect_range("kv heads", s.kv_heads, 1024);
+    expect_range("head_dim", s.head_dim, 1024);
+    if (s.heads % s.kv_heads != 0) {
+      throw Error(ErrorCode::invalid_argument, "[bench ops] heads: expected a multiple of " + std::to_string(s.kv_heads) +
+                                                   " kv heads, found " + std::to_string(s.heads));
+    }
+  }
+  for (const std::int32_t sequences : how.sequences) {
+    expect_range("sequences", sequences, 1024);
+    for (const std::int64_t rows : how.rows) {
+      if (rows >= 1 && rows * sequences <= kMostRows) continue;
+      throw Error(ErrorCode::invalid_argument, "[bench ops] rows of all sequences: expected 1 to " + std::to_string(kMostRows) +
+                                                   ", found " + std::to_string(sequences) + " sequences of " +
+                                                   std::to_string(rows));
+    }
+    for (const std::int64_t depth : how.depths) expect_range("depth", depth, kMostSize);
+  }
+  return on_a_card(on, how, &BackendEntry::bench_attention);
+}
+
+DeviceRoofs measure_roofs(const Device& on, const RoofOptions& how) {
+  return on_a_card(on, how, &BackendEntry::measure_roofs);
 }
 
 PackBench bench_pack(const Device& on, const PackBenchOptions& how) {

@@ -129,6 +129,7 @@ Draft Probe::draft(const std::filesystem::path& model, const Device& on, const P
   device.fused_pack = on.fused_pack.value_or(false);
   device.fused_swiglu = on.fused_swiglu.value_or(false);
   device.fused_delta = on.fused_delta.value_or(false);
+  device.fused_linears = on.fused_linears.value_or(false);
   device.fused_add_norm = on.fused_add_norm.value_or(false);
   device.fused_gate = on.fused_gate.value_or(false);
   Draft d = draft_files(ModelFiles(model), device, load, {{Kind::decode, 1, 1}, {Kind::mixed, how.chunk, how.chunk}});

@@ -56,6 +56,39 @@ bool TokenStream::next(Piece& piece) {
   return true;
 }
 
+std::size_t TokenStream::next_of_each(std::span<TokenStream> streams, std::span<Piece> pieces) {
+  if (streams.size() != pieces.size()) {
+    throw Error(ErrorCode::invalid_argument, "[session] next_of_each: expected a piece for each of " +
+                                                 std::to_string(streams.size()) + " streams, found " +
+                                                 std::to_string(pieces.size()));
+  }
+  struct Readers {
+    std::span<TokenStream> all;
+    explicit Readers(std::span<TokenStream> streams) : all(streams) {
+      for (const TokenStream& s : all) {
+        if (s.impl_->current()) s.impl_->model->engine->arrive(*s.impl_->sequence);
+      }
+    }
+    ~Readers() {
+      for (const TokenStream& s : all) {
+        if (s.impl_->current()) s.impl_->model->engine->leave(*s.impl_->sequence);
+      }
+    }
+  } const readers{streams};
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    pieces[i] = {};
+    if (streams[i].next(pieces[i])) {
+      ++count;
+    } else {
+      pieces[i] = {};
+    }
+    // So all are at the same token when the round ends, whoever was ahead.
+    if (streams[i].impl_->current()) streams[i].impl_->model->engine->serve(*streams[i].impl_->sequence);
+  }
+  return count;
+}
+
 StopReason TokenStream::stop_reason() const {
   return impl_->current() ? impl_->sequence->reason : StopReason::length;
 }

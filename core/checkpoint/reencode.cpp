@@ -118,6 +118,7 @@ Weight reencoded_to_fp8(const Weight& nvfp4) {
   w.format = WeightFormat::fp8_e4m3;
   w.rows = nvfp4.rows;
   w.cols = nvfp4.cols;
+  w.joined_rows = nvfp4.joined_rows;
   w.scale_layout = nvfp4.scale_layout == ScaleLayout::none ? ScaleLayout::tensor : nvfp4.scale_layout;
   w.scales = nvfp4.scale_layout == ScaleLayout::none ? std::vector<float>{1.0f} : nvfp4.scales;
   w.activation = {ActivationFormat::Kind::fp8_token, 0};

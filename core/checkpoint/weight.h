@@ -40,6 +40,10 @@ struct Weight {
   std::string name;  // scope in the checkpoint, without ".weight"
   WeightFormat format = WeightFormat::f32;
   std::int64_t rows = 0, cols = 0;  // N, K
+  // Rows of all layers that it is joined with, its own among them: matrices of one format that read one input, whose sums
+  // are cut as those of one matrix would be (core/numerics/matrix_order.h). 0: none.
+  std::int64_t joined_rows = 0;
+  std::int64_t order_rows() const { return joined_rows > 0 ? joined_rows : rows; }
   Bytes codes;                      // row-major [N, K]; nvfp4: [N, K/2], low nibble = even k
   Bytes block_scales;               // nvfp4: e4m3 [N, K/16]
   ScaleLayout scale_layout = ScaleLayout::none;

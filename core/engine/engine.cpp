@@ -23,6 +23,10 @@ EngineLoop::EngineLoop(std::unique_ptr<Backend> backend, EngineConfig config, co
   batch_.sampling.reserve(slots);
   batch_.targets.reserve(page);
   batch_.taken_back.reserve(slots);
+  for (Flight& f : flights_.places()) {
+    f.sequences.reserve(slots);
+    f.owners.reserve(slots);
+  }
   output_.tokens.reserve(slots);
   output_.logprobs.reserve(page);
   views_.reserve(slots);
@@ -47,9 +51,11 @@ std::shared_ptr<Sequence> EngineLoop::open() {
 
 void EngineLoop::close(Sequence& s) {
   const std::lock_guard lock(mutex_);
+  forget(s);
   pages_.shrink(s.pages, 0);
   free_slots_.push_back(s.slot);
-  s.running = s.undelivered = false;
+  s.running = false;
+  s.unread_count = 0;
   s.tail_text.clear();
   sequences_[static_cast<std::size_t>(s.slot)].reset();
 }
@@ -58,7 +64,7 @@ void EngineLoop::expect_usable(const Sequence& s) const {
   if (s.failed) {
     throw Error(ErrorCode::internal, "[session] an earlier step of this session failed: clear() it first");
   }
-  if (s.running || s.undelivered) {
+  if (s.running || s.unread_count > 0) {
     throw Error(ErrorCode::invalid_argument,
                 "[session] an answer is still running: read its stream to the end or drop it first");
   }
@@ -97,7 +103,12 @@ void EngineLoop::reserve(Sequence& s, std::int64_t more, std::int64_t spare) {
                     " (kv_tokens and the model's max_position_embeddings set the limit)");
   }
   s.pages.reserve(static_cast<std::size_t>(pages_for(held + more)));
-  if (!pages_.grow(s.pages, held + more)) {
+  bool fits = pages_.grow(s.pages, held + more);
+  if (!fits) {
+    drop_all_ahead();  // a page that a row ahead took is not needed yet
+    fits = pages_.grow(s.pages, held + more);
+  }
+  if (!fits) {
     throw Error(ErrorCode::context_full,
                 "[session] a prompt of " + std::to_string(more) + " tokens does not fit: it needs " +
                     std::to_string(pages_for(held + more) - static_cast<std::int64_t>(s.pages.size())) +
@@ -133,8 +144,8 @@ void EngineLoop::submit(Sequence& s, std::span<const std::int32_t> prompt, const
   }
   s.prompt_tokens = s.waiting();
   s.new_tokens = 0;
-  s.undelivered = false;
-  s.next_text.clear();
+  s.unread_count = 0;
+  s.taken_back.reserve(static_cast<std::size_t>(config_.sizes.records));
   s.tail_text.clear();
   s.stop_text = StopText(how.stop);
   s.decoder.reset();
@@ -145,15 +156,21 @@ void EngineLoop::submit(Sequence& s, std::span<const std::int32_t> prompt, const
 }
 
 bool EngineLoop::next(Sequence& s, std::int32_t& token, std::string& text) {
+  arrive(s);
   const std::lock_guard lock(mutex_);
-  while (s.running && !s.undelivered) {
+  struct Leave {
+    Reader& reader;
+    ~Leave() { reader.set(Reader::At::away); }
+  } const leave{s.reader};
+  while (s.running && s.unread_count == 0) {
     if (!step_locked()) throw Error(ErrorCode::internal, "[engine] a running answer has no rows to run");
   }
   text.clear();
-  if (s.undelivered) {
-    s.undelivered = false;
-    token = s.next_token;
-    text.swap(s.next_text);
+  if (s.unread_count > 0) {
+    token = s.unread[0].token;
+    text.swap(s.unread[0].text);
+    std::swap(s.unread[0], s.unread[1]);
+    --s.unread_count;
     return true;
   }
   if (s.failed) throw Error(ErrorCode::internal, "[engine] a step of this answer failed");
@@ -163,18 +180,26 @@ bool EngineLoop::next(Sequence& s, std::int32_t& token, std::string& text) {
   return true;
 }
 
+void EngineLoop::leave(Sequence& s) {
+  const std::lock_guard lock(mutex_);
+  s.reader.set(Reader::At::away);
+}
+
 void EngineLoop::cancel(Sequence& s) {
   const std::lock_guard lock(mutex_);
-  if (s.undelivered) {
-    // Nobody saw the newest token, so the one before it must wait to be run again.
-    s.undelivered = false;
-    s.tokens.pop_back();
-    --s.new_tokens;
+  const bool ahead = drop_ahead(s);
+  if (s.unread_count > 0) {
+    // Nobody saw these tokens, so the one before them must wait to be run again. Its row is the newest that ran: the
+    // first unread token's own row did not, as its reader was not there to take it.
+    const auto unseen = static_cast<std::int64_t>(s.unread_count);
+    s.unread_count = 0;
+    s.tokens.resize(s.tokens.size() - static_cast<std::size_t>(unseen));
+    s.new_tokens -= unseen;
     s.last_sampled = s.new_tokens > 0;
-    if (s.new_tokens > 0) {
-      s.taken_back.push_back(s.tokens.back());
-      --s.fed;
-      s.keep = 0;
+    if (ahead) {
+      s.failed = true;  // a reader was there and left as another's step failed: two rows cannot be taken back
+    } else if (s.new_tokens > 0) {
+      take_back_row(s);
     }
   }
   if (s.running) finish(s, StopReason::length);
@@ -190,21 +215,21 @@ void EngineLoop::finish(Sequence& s, StopReason reason) {
   }
 }
 
-// Adds the token's text to next_text. True where that completes a stop text.
+// Adds the token's text to that of the newest piece. True where that completes a stop text.
 bool EngineLoop::add_text(Sequence& s, std::int32_t token) {
   if (!s.decoder) return false;
   text_.clear();
   s.decoder->push(token, text_);
-  return s.stop_text.push(text_, s.next_text);
+  return s.stop_text.push(text_, s.unread[s.unread_count - 1].text);
 }
 
 void EngineLoop::deliver(Sequence& s, std::int32_t token) {
   s.tokens.push_back(token);
   s.last_sampled = true;
   ++s.new_tokens;
-  s.undelivered = true;
-  s.next_token = token;
-  s.next_text.clear();
+  Sequence::Unread& piece = s.unread.at(s.unread_count++);
+  piece.token = token;
+  piece.text.clear();
   if (std::find(s.stop_tokens.begin(), s.stop_tokens.end(), token) != s.stop_tokens.end()) {
     finish(s, StopReason::stop_token);
   } else if (add_text(s, token)) {
@@ -214,6 +239,7 @@ void EngineLoop::deliver(Sequence& s, std::int32_t token) {
   } else if (static_cast<std::int64_t>(s.tokens.size()) >= config_.capacity) {
     finish(s, StopReason::context);
   }
+  if (!s.running) drop_ahead(s);
 }
 
 EngineLoop::Place EngineLoop::mark(Sequence& s) {
@@ -225,7 +251,8 @@ EngineLoop::Place EngineLoop::mark(Sequence& s) {
 
 void EngineLoop::rewind(Sequence& s, const Place& to) {
   const std::lock_guard lock(mutex_);
-  if (s.running || s.undelivered) expect_usable(s);
+  if (s.running || s.unread_count > 0) expect_usable(s);
+  forget(s);
   backend_->load_slot(s.slot, *to.state);
   s.tokens.resize(static_cast<std::size_t>(to.tokens));
   s.fed = to.fed;
@@ -238,7 +265,8 @@ void EngineLoop::rewind(Sequence& s, const Place& to) {
 
 void EngineLoop::clear(Sequence& s) {
   const std::lock_guard lock(mutex_);
-  if (s.running || s.undelivered) expect_usable(s);
+  if (s.running || s.unread_count > 0) expect_usable(s);
+  forget(s);
   backend_->reset_slot(s.slot);
   pages_.shrink(s.pages, 0);
   const std::int32_t slot = s.slot;
@@ -248,7 +276,10 @@ void EngineLoop::clear(Sequence& s) {
 
 StepStats EngineLoop::stats() const {
   const std::lock_guard lock(mutex_);
-  return backend_->stats();
+  StepStats stats = backend_->stats();
+  stats.ahead_steps = ahead_steps_;
+  stats.taken_back_rows = taken_back_rows_;
+  return stats;
 }
 
 void EngineLoop::start_trace() {
@@ -263,11 +294,13 @@ Trace EngineLoop::stop_trace() {
 
 HostState EngineLoop::export_state(Sequence& s) {
   const std::lock_guard lock(mutex_);
+  drop_ahead(s);  // the state behind the last token that was made, not behind a row that may go
   return backend_->export_state(s.slot, s.keep, s.pages, s.fed);
 }
 
 void EngineLoop::observe(Observer observer) {
   const std::lock_guard lock(mutex_);
+  drop_all_ahead();  // they run again, observed
   observer_ = std::move(observer);
 }
 

@@ -11,6 +11,22 @@ std::vector<float> norm_factor(const Weights& w, std::int64_t size, NormWeight k
   return w.vector(size, kind == NormWeight::zero_centred ? Fold::one_plus : Fold::none);
 }
 
+void join(std::initializer_list<LinearLayer*> layers) {
+  const auto alike = [](const Weight& a, const Weight& b) {
+    return a.format == b.format && a.scale_layout == b.scale_layout && a.activation == b.activation && a.cols == b.cols;
+  };
+  for (LinearLayer* layer : layers) {
+    std::int64_t rows = 0;
+    int count = 0;
+    for (const LinearLayer* other : layers) {
+      if (!alike(layer->weight_, other->weight_)) continue;
+      rows += other->weight_.rows;
+      ++count;
+    }
+    layer->weight_.joined_rows = count > 1 ? rows : 0;
+  }
+}
+
 HeadLayer::HeadLayer(const Weights& w, std::int64_t vocab, std::int64_t hidden, bool tied)
     : name_(w.name()) {
   if (!tied) {
@@ -38,6 +54,7 @@ AttentionLayer::AttentionLayer(const Weights& w, const AttentionConfig& c)
     q_norm = norm_factor(w / "q_norm", c.shape.head_dim, c.norm_weight);
     k_norm = norm_factor(w / "k_norm", c.shape.head_dim, c.norm_weight);
   }
+  join({&q_proj, &k_proj, &v_proj});
 }
 
 Tensor AttentionLayer::operator()(Step& s, Tensor x) const {
@@ -97,7 +114,9 @@ GatedDeltaNetLayer::GatedDeltaNetLayer(const Weights& w, const DeltaNetConfig& c
       conv1d((w / "conv1d").tensor({c.shape.channels(), 1, c.shape.conv_kernel})),
       neg_exp_a((w / "A_log").vector(c.shape.value_heads, Fold::neg_exp)),
       dt_bias((w / "dt_bias").vector(c.shape.value_heads)),
-      norm((w / "norm").vector(c.shape.value_dim)) {}
+      norm((w / "norm").vector(c.shape.value_dim)) {
+  join({&in_proj_qkv, &in_proj_z, &in_proj_a, &in_proj_b});
+}
 
 Tensor GatedDeltaNetLayer::operator()(Step& s, Tensor x) const {
   const Tensor qkv = in_proj_qkv(s, x), z = in_proj_z(s, x);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,9 +42,14 @@ class LinearLayer {
   Tensor f32(Step& s, Tensor x) const { return s.linear_f32(name_, x, weight_); }
 
  private:
+  friend void join(std::initializer_list<LinearLayer*> layers);
   std::string name_;
   Weight weight_;
 };
+
+// Layers that read one input: those whose weights and inputs have one format are joined (Weight::joined_rows). To be said
+// before a step is described.
+void join(std::initializer_list<LinearLayer*> layers);
 
 class RmsNormLayer {
  public:

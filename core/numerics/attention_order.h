@@ -1,9 +1,11 @@
-// attention_order.h: how profiles sm90 and sm120 compute prefill rows of Attention (core/ops/ops.h) on matrix units, for the
-// head sizes that attention_on_units() names. For the row at position p and one head:
+// attention_order.h: how profiles sm90 and sm120 compute Attention (core/ops/ops.h) on matrix units, for the head sizes that
+// attention_on_units() names. For the row at position p and one head:
 //
 //   mma(c; a b)   as in delta_order.h: fused sums (fused_dot.h) of groups of 16, F = 25, ascending; c is +0 where none is
 //                 given. q and k over all of head_dim, keys over all 64 of a tile
-//   tiles         of 64 keys at absolute positions, ascending, up to the one that holds p; no splits. m, l, O start at -inf, 0, 0
+//   tiles         of 64 keys at absolute positions, ascending, up to the one that holds p. m, l, O start at -inf, 0, 0
+//   splits        prefill rows have none. Decode and verify rows: of kAttentionSplit keys at absolute positions, up to the
+//                 one that holds p; m, l, O start anew in each
 //
 //   x_j  = mma(q k_j) * scale                     bf16; -inf for keys beyond p
 //   m'   = max(m, max over the tile's x_j)        NaN ignored
@@ -12,10 +14,14 @@
 //   l    = fma(l, f, sum of w_j)                  four chains of additions from +0, chain c of the keys j of the tile with
 //                                                 (j / 2) % 4 == c, ascending; then (0 + 1) + (2 + 3)
 //   O[d] = mma(f * O[d]; bf16(w_j) v_j[d])        bf16, over the tile's 64 keys
-//   y[d] = O[d] * num::div(1, l)                  behind the last tile
+//   splits are combined ascending as in ops.h: m = max(m_a, m_b), f = num::exp(m_a - m), h = num::exp(m_b - m),
+//   l = fma(l_b, h, l_a * f), O = fma(O_b, h, O_a * f); one is taken as it is
+//   y[d] = O[d] * num::div(1, l)                  behind the last tile and split
 //
-// Values of keys that the sequence does not have yet, beyond the rows of this batch, count as +0. A value that is no number
-// makes rows no numbers that share its tile, earlier ones too: 0 * NaN. Queries of other heads and rows change nothing.
+// Of prefill rows, values of keys that the sequence does not have yet, beyond the rows of this batch, count as +0. A value
+// that is no number makes rows no numbers that share its tile, earlier ones too: 0 * NaN. Of decode and verify rows all
+// values beyond p count as +0: what lies behind a row changes nothing, and a row is the same alone and among others.
+// Queries of other heads and rows change nothing.
 #pragma once
 
 #include "core/numerics/matrix_order.h"
@@ -24,6 +30,7 @@
 namespace nibble::num {
 
 constexpr int kAttentionTile = 64;
+constexpr int kAttentionSplit = 512;  // keys of a split of decode and verify rows
 
 NIBBLE_HD constexpr bool attention_on_units(const AttentionShape& s) {
   return s.head_dim == 64 || s.head_dim == 128 || s.head_dim == 256;

@@ -7,8 +7,9 @@
 // ascending, the result of one is the accumulator of the next. K is padded with zeros to whole groups.
 //
 // K is cut into segments that are independent of batch, kernel and card: a function of the weight's
-// (unsharded) shape alone, so that a small batch may spread them over the chip. Each segment starts
-// its accumulator at +0; segments are added in ascending order in float32.
+// (unsharded) shape alone, so that a small batch may spread them over the chip. Layers that are joined (projections of one
+// input, weights of one format: Weight::joined_rows) are cut as one weight of all their rows would be, so that they can be
+// one product. Each segment starts its accumulator at +0; segments are added in ascending order in float32.
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,11 @@ struct SampleParams {
 
 // Ranges stand in section order; rows are numbered in range order.
 struct Batch {
-  std::vector<std::int32_t> tokens;       // [rows]
+  // The token that output `o` of the step started just before sampled, or will have sampled when this step runs: the
+  // host need not have seen it. In decode rows only.
+  static constexpr std::int32_t from_output(std::int32_t o) { return -1 - o; }
+
+  std::vector<std::int32_t> tokens;       // [rows]: ids, or from_output(o)
   std::vector<Range> ranges;
   std::vector<std::int32_t> pages;        // page tables, one after the other
   std::vector<std::int32_t> output_rows;  // rows whose logits are wanted, ascending

@@ -24,15 +24,6 @@ std::string below(std::int64_t end) {
   return "0 to " + std::to_string(end - 1);
 }
 
-void check_tokens(const ProgramLimits& program, const char* list,
-                  const std::vector<std::int32_t>& tokens, std::int64_t vocab) {
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] < 0 || tokens[i] >= vocab) {
-      fail(ErrorCode::invalid_argument, program, expected(at(list, i), below(vocab), tokens[i]));
-    }
-  }
-}
-
 // Null when good, else what is wrong with it.
 const char* complaint(const SampleParams& p) {
   if (!(p.temperature >= 0) || std::isinf(p.temperature)) return "temperature: expected 0 or more";
@@ -59,7 +50,7 @@ std::uint64_t BatchChecker::bytes(const StateSizes& sizes) {
 }
 
 void BatchChecker::operator()(const ProgramLimits& program, const Batch& batch,
-                              const SlotCursors& state, bool recurrent) {
+                              const SlotCursors& state, bool recurrent, std::int64_t sampled) {
   if (batch.rows() < 1 || batch.rows() > program.cls.max_rows) {
     fail(ErrorCode::internal, program,
          expected("rows", "1 to " + std::to_string(program.cls.max_rows), batch.rows()));
@@ -69,8 +60,7 @@ void BatchChecker::operator()(const ProgramLimits& program, const Batch& batch,
     std::fill(page_written_.begin(), page_written_.end(), 0);
     round_ = 1;
   }
-  check_tokens(program, "tokens", batch.tokens, sizes_.vocab);
-  check_tokens(program, "targets", batch.targets, sizes_.vocab);
+  check_tokens(program, batch, sampled);
   check_ranges(program, batch, state);
   if (recurrent) state.check(batch.ranges);
   check_outputs(program, batch);
@@ -84,6 +74,35 @@ void BatchChecker::operator()(const ProgramLimits& program, const Batch& batch,
       fail(ErrorCode::internal, program,
            expected(at("taken_back", i) + ".token", below(sizes_.vocab), token));
     }
+  }
+}
+
+void BatchChecker::check_tokens(const ProgramLimits& program, const Batch& batch,
+                                std::int64_t sampled) const {
+  const auto wrong = [&](const std::string& name, const std::string& wanted, std::int64_t found) {
+    fail(ErrorCode::invalid_argument, program, expected(name, wanted, found));
+  };
+  // Decode ranges come first and have one row each.
+  const auto decodes = static_cast<std::size_t>(
+      std::find_if(batch.ranges.begin(), batch.ranges.end(),
+                   [](const Range& r) { return r.section != Section::decode; }) -
+      batch.ranges.begin());
+  for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
+    const std::int32_t token = batch.tokens[i];
+    if (token >= sizes_.vocab) wrong(at("tokens", i), below(sizes_.vocab), token);
+    if (token >= 0) continue;
+    if (i >= decodes) {
+      wrong(at("tokens", i), below(sizes_.vocab) + " (an output of the step before only in a decode row)", token);
+    }
+    if (std::int64_t{-1} - token >= sampled) {
+      const std::string outputs = sampled > 0 ? " or an output of the step before, " + std::to_string(-sampled) + " to -1"
+                                              : " (the step before samples nothing)";
+      wrong(at("tokens", i), below(sizes_.vocab) + outputs, token);
+    }
+  }
+  for (std::size_t i = 0; i < batch.targets.size(); ++i) {
+    const std::int32_t token = batch.targets[i];
+    if (token < 0 || token >= sizes_.vocab) wrong(at("targets", i), below(sizes_.vocab), token);
   }
 }
 

@@ -27,13 +27,15 @@ class BatchChecker {
   explicit BatchChecker(const StateSizes& sizes);
   static std::uint64_t bytes(const StateSizes& sizes);
 
-  // `recurrent`: the model has layers that insist on the next position.
+  // `recurrent`: the model has layers that insist on the next position. `sampled`: tokens that the step started just
+  // before samples, which this batch may refer to.
   // Throws Error(invalid_argument) for what a caller may have brought in (tokens, sampling) and
   // Error(internal) for what only a wrong schedule makes. Allocates nothing unless it throws.
   void operator()(const ProgramLimits& program, const Batch& batch, const SlotCursors& state,
-                  bool recurrent);
+                  bool recurrent, std::int64_t sampled = 0);
 
  private:
+  void check_tokens(const ProgramLimits& program, const Batch& batch, std::int64_t sampled) const;
   void check_ranges(const ProgramLimits& program, const Batch& batch, const SlotCursors& state);
   void check_pages(const ProgramLimits& program, const Batch& batch, const Range& range);
   void check_outputs(const ProgramLimits& program, const Batch& batch) const;

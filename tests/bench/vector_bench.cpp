@@ -196,7 +196,7 @@ void attention(const cpu::SequenceKernels& k) {
   }
   const std::int64_t end = tiles * cpu::kTile;
   flop("attend_units, 16 rows of 256", 4.0 * 16 * dim * tiles * cpu::kTile, [&] {
-    k.attend_units({near.data(), dim, 16, dim, end - 16, end, 0.0625f, exact.data(), page, pages.data(), o.data(), dim,
+    k.attend_units({near.data(), dim, 16, dim, end - 16, 1, end, 0.0625f, exact.data(), page, pages.data(), 0, tiles, nullptr, nullptr, o.data(), dim,
                     work.data()});
   });
   const std::vector<float> rope = values(64, 9, 1), w = values(dim, 10, 1);

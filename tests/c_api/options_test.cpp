@@ -26,6 +26,8 @@ TEST(COptions, InitGivesTheDefaultsOfTheCppApi) {
   EXPECT_EQ(o.max_sequences, d.max_sequences);
   EXPECT_EQ(o.step_tokens, d.step_tokens);
   EXPECT_EQ(o.max_drafts, d.max_drafts);
+  EXPECT_EQ(o.run_ahead, -1);
+  EXPECT_FALSE(d.run_ahead.has_value());
   EXPECT_EQ(o.on_progress, nullptr);
 
   nibble_sampling s;
@@ -93,6 +95,16 @@ TEST(COptions, EveryModeOfActivationsLoads) {
   }
 }
 
+TEST(COptions, StepsAheadAreSwitched) {
+  for (const int ahead : {-1, 0, 1}) {
+    nibble_load_options o;
+    nibble_load_options_init(&o, sizeof o);
+    o.backend = "cpu";
+    o.run_ahead = ahead;
+    EXPECT_EQ(load_status(&o), NIBBLE_OK) << ahead << ": " << nibble_last_error();
+  }
+}
+
 TEST(COptions, ValuesOutOfRangeAreRefused) {
   const auto with = [](auto change) {
     nibble_load_options o;
@@ -102,6 +114,8 @@ TEST(COptions, ValuesOutOfRangeAreRefused) {
   };
   EXPECT_EQ(with([](auto& o) { o.activations = 3; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.reserved = 1; }), NIBBLE_INVALID_ARGUMENT);
+  EXPECT_EQ(with([](auto& o) { o.run_ahead = 2; }), NIBBLE_INVALID_ARGUMENT);
+  EXPECT_EQ(with([](auto& o) { o.reserved_2 = 1; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.kv_tokens = -1; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.max_sequences = 0; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.backend = "abacus"; }), NIBBLE_NO_DEVICE);

@@ -145,6 +145,16 @@ void attention_across_splits(World& w) {
   w.step({{Section::decode, 0, 1}, {Section::verify, 1, 4}}, "behind it");
 }
 
+// Splits of 512 keys, as matrix units have them. Two slots of 2,300 positions.
+template <class World>
+void attention_across_unit_splits(World& w) {
+  w.step({{Section::prefill, 0, 507}, {Section::prefill, 1, 2041}}, "prompts");
+  w.step({{Section::decode, 1, 1}, {Section::verify, 0, 9}}, "over the border");
+  w.step({{Section::decode, 0, 1}, {Section::verify, 1, 9}}, "the other one");
+  w.set_position(0, 512);  // four rows are taken back: the border's first is decoded
+  w.step({{Section::decode, 0, 1}, {Section::decode, 1, 1}}, "behind it");
+}
+
 constexpr AttentionCase kWideHead{{2, 1, 516}, 6, true};  // over the tree's switch; 192 positions
 template <class World>
 void attention_wide_head(World& w) {

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -217,7 +218,7 @@ class AttentionOnCpu {
     Row q, k, v, rotated, y;
   };
 
-  // `units`: prefill rows as core/numerics/attention_order.h has them.
+  // `units`: as core/numerics/attention_order.h has it.
   AttentionOnCpu(const AttentionCase& c, std::int32_t slots, std::int64_t positions, bool units = false)
       : of(c),
         pages_each_((positions + 63) / 64),
@@ -279,6 +280,7 @@ class AttentionOnCpu {
     s.v = as_stored<E>(noise_rows(s.ranges, 7, kv_cols()));
     s.rotated.resize(at(s.rows * cols()));
     s.y.resize(s.rotated.size());
+    if (alter) alter(s);
     return s;
   }
   void rotate(Step& s) {
@@ -331,6 +333,7 @@ class AttentionOnCpu {
   const float scale;
   std::vector<std::int32_t> pages;
   OpDigest digest;
+  std::function<void(Step&)> alter;  // a step's inputs
 
  private:
   bool units_;

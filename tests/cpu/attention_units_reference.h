@@ -25,44 +25,78 @@ inline float larger(float a, float b) {  // of two numbers, or the one that is a
   return a > b ? a : b;
 }
 
-inline Row attention_row(const AttentionHead& h, std::int64_t row) {
-  constexpr std::int64_t kTile = num::kAttentionTile;
-  const std::int64_t p = h.position + row, end = h.position + h.rows;
-  const Row q(h.q.begin() + row * h.dim, h.q.begin() + (row + 1) * h.dim);
+struct Sums {
   float m = -INFINITY, l = 0.0f;
-  Row o(at(h.dim), 0.0f);
-  for (std::int64_t start = 0; start <= p; start += kTile) {
+  Row o;
+};
+
+// Tiles from key `begin` to key `stop` of a row; values from key `end` on count as +0.
+inline Sums attention_tiles(const AttentionHead& h, std::int64_t row, std::int64_t begin, std::int64_t stop,
+                            std::int64_t end) {
+  constexpr std::int64_t kTile = num::kAttentionTile;
+  const std::int64_t p = h.position + row;
+  const Row q(h.q.begin() + row * h.dim, h.q.begin() + (row + 1) * h.dim);
+  Sums s;
+  s.o.assign(at(h.dim), 0.0f);
+  for (std::int64_t start = begin; start <= p && start < stop; start += kTile) {
     Row x(kTile, -INFINITY), w(kTile, 0.0f), operand(kTile);
-    float next = m;
+    float next = s.m;
     for (std::int64_t j = 0; j < kTile && start + j <= p; ++j) {
       const auto key = h.k.begin() + (start + j) * h.dim;
       x[at(j)] = num::mul(mma_bf16(0.0f, q, Row(key, key + h.dim)), h.scale);
       next = larger(next, x[at(j)]);
     }
-    const float f = next == m ? 1.0f : num::exp(num::sub(m, next));
+    const float f = next == s.m ? 1.0f : num::exp(num::sub(s.m, next));
     float chain[4] = {};
     for (std::int64_t j = 0; j < kTile; ++j) {
       if (start + j <= p) w[at(j)] = x[at(j)] == next ? 1.0f : num::exp(num::sub(x[at(j)], next));
       chain[j / 2 % 4] = num::add(chain[j / 2 % 4], w[at(j)]);
       operand[at(j)] = bf16(w[at(j)]);
     }
-    l = num::fma(l, f, num::add(num::add(chain[0], chain[1]), num::add(chain[2], chain[3])));
-    m = next;
+    s.l = num::fma(s.l, f, num::add(num::add(chain[0], chain[1]), num::add(chain[2], chain[3])));
+    s.m = next;
     for (std::int64_t d = 0; d < h.dim; ++d) {
       Row column(kTile, 0.0f);
       for (std::int64_t j = 0; j < kTile && start + j < end; ++j) column[at(j)] = h.v[at((start + j) * h.dim + d)];
-      o[at(d)] = mma_bf16(num::mul(f, o[at(d)]), operand, column);
+      s.o[at(d)] = mma_bf16(num::mul(f, s.o[at(d)]), operand, column);
     }
   }
-  for (float& y : o) y = num::mul(y, num::div(1.0f, l));
-  return o;
+  return s;
+}
+
+inline Row divided(const Sums& s) {
+  Row y;
+  for (const float o : s.o) y.push_back(num::mul(o, num::div(1.0f, s.l)));
+  return y;
+}
+inline Row prefill_row(const AttentionHead& h, std::int64_t row) {
+  return divided(attention_tiles(h, row, 0, h.position + row + 1, h.position + h.rows));
+}
+inline Row decode_row(const AttentionHead& h, std::int64_t row) {
+  constexpr std::int64_t kSplit = num::kAttentionSplit;
+  const std::int64_t end = h.position + row + 1;
+  Sums all = attention_tiles(h, row, 0, kSplit, end);
+  for (std::int64_t begin = kSplit; begin < end; begin += kSplit) {
+    const Sums later = attention_tiles(h, row, begin, begin + kSplit, end);
+    const float m = num::max(all.m, later.m);
+    const float f = num::exp(num::sub(all.m, m)), g = num::exp(num::sub(later.m, m));
+    all.m = m;
+    all.l = num::fma(later.l, g, num::mul(all.l, f));
+    for (std::int64_t d = 0; d < h.dim; ++d) {
+      all.o[at(d)] = num::fma(later.o[at(d)], g, num::mul(all.o[at(d)], f));
+    }
+  }
+  return divided(all);
 }
 
 }  // namespace units
 
-inline Row reference_units(const AttentionHead& h) {  // [rows, dim]
+// [rows, dim]
+inline Row reference_units(const AttentionHead& h, Section section = Section::prefill) {
   Row y;
-  for (std::int64_t row = 0; row < h.rows; ++row) append(y, units::attention_row(h, row));
+  for (std::int64_t row = 0; row < h.rows; ++row) {
+    append(y, section == Section::prefill ? units::prefill_row(h, row) : units::decode_row(h, row));
+  }
   return y;
 }
 

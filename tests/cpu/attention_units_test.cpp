@@ -77,21 +77,14 @@ TEST_P(AttentionUnits, ARaggedBatchIsItsRanges) {
   }
 }
 
-// Decode and verify rows do not know of it; prefill rows of other head sizes are refused.
-TEST(AttentionUnitsOp, OnlyPrefillRows) {
-  for (const AttentionShape& shape : {AttentionShape{6, 2, 64}, AttentionShape{2, 2, 96}}) {
-    const AttentionRows rows = like_a_model(shape, 60, 8, 8);
-    AttentionPages pages(shape, {&rows, 1});
-    const std::string isa = isas_here().front();
-    for (const Section section : {Section::decode, Section::verify}) {
-      if (shape.head_dim == 96) continue;
-      expect_bytes(pages.run(isa, {&rows, 1}, true, section), pages.run(isa, {&rows, 1}, false, section), "y");
-    }
-    if (shape.head_dim == 96) {
-      EXPECT_THROW(pages.run(isa, {&rows, 1}), Error);
-    } else {
-      EXPECT_NE(pages.run(isa, {&rows, 1}), pages.run(isa, {&rows, 1}, false));
-    }
+// Other head sizes are refused.
+TEST(AttentionUnitsOp, OfHeadsThatUnitsTake) {
+  const std::string isa = isas_here().front();
+  for (const Section section : {Section::decode, Section::verify, Section::prefill}) {
+    const AttentionRows rows = like_a_model({6, 2, 64}, 60, 8, 8), other = like_a_model({2, 2, 96}, 60, 8, 8);
+    AttentionPages pages(rows.shape, {&rows, 1});
+    EXPECT_NE(pages.run(isa, {&rows, 1}, true, section), pages.run(isa, {&rows, 1}, false, section));
+    EXPECT_THROW(AttentionPages(other.shape, {&other, 1}).run(isa, {&other, 1}, true, section), Error);
   }
 }
 

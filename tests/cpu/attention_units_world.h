@@ -114,8 +114,8 @@ class AttentionPages {
   std::unique_ptr<cpu::KvArena> arena_;
 };
 
-inline Row run(const std::string& isa, const AttentionRows& rows) {
-  return AttentionPages(rows.shape, {&rows, 1}).run(isa, {&rows, 1});
+inline Row run(const std::string& isa, const AttentionRows& rows, Section section = Section::prefill) {
+  return AttentionPages(rows.shape, {&rows, 1}).run(isa, {&rows, 1}, true, section);
 }
 
 // As a model has them behind norm and rotation: elements of about 1, scores of about 1.
@@ -134,10 +134,10 @@ inline Row one_nan(Row y) {
   for (float& x : y) x = std::isnan(x) ? std::bit_cast<float>(0x7FFFFFFFu) : x;
   return y;
 }
-inline Row reference_units(const AttentionRows& rows) {
+inline Row reference_units(const AttentionRows& rows, Section section = Section::prefill) {
   Row y(at(rows.rows * rows.cols()));
   for (std::int32_t h = 0; h < rows.shape.heads; ++h) {
-    const Row head = reference_units(rows.head(h));
+    const Row head = reference_units(rows.head(h), section);
     for (std::int64_t i = 0; i < rows.rows; ++i) {
       std::copy_n(head.begin() + i * rows.shape.head_dim, rows.shape.head_dim,
                   y.begin() + i * rows.cols() + h * rows.shape.head_dim);
@@ -145,9 +145,9 @@ inline Row reference_units(const AttentionRows& rows) {
   }
   return one_nan(y);
 }
-inline void expect_contract(const AttentionRows& rows, const std::string& where) {
-  const Row want = reference_units(rows);
-  for (const std::string& isa : isas_here()) expect_bytes(one_nan(run(isa, rows)), want, isa + ", " + where);
+inline void expect_contract(const AttentionRows& rows, const std::string& where, Section section = Section::prefill) {
+  const Row want = reference_units(rows, section);
+  for (const std::string& isa : isas_here()) expect_bytes(one_nan(run(isa, rows, section)), want, isa + ", " + where);
 }
 
 }  // namespace nibble::test

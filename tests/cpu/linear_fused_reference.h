@@ -113,7 +113,7 @@ inline float bf16_chain(const float* x, const float* w, std::int64_t from, std::
 
 inline num::Segments segments_of(Profile profile, const Weight& w, bool blocks) {
   if (profile == Profile::bf16 && !blocks) return {1, static_cast<std::int32_t>(w.cols)};
-  return num::linear_segments(w.rows, w.cols, blocks);
+  return num::linear_segments(w.order_rows(), w.cols, blocks);
 }
 
 // One output. `sum(from, to)`: of a segment; `group`: scales of 128 columns or null; `fp8_unit`: segments of 128.

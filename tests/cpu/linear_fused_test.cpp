@@ -48,6 +48,7 @@ constexpr Shape kShapes[] = {{1, 16}, {33, 272}, {7, 1}, {17, 131}, {131, 400}, 
 struct Case {
   Shape shape;
   Kind kind;
+  std::int64_t joined_rows = 0;  // Weight's
 };
 // Both sides' NVFP4 come in blocks of 16.
 std::vector<Case> cases_of(WeightFormat format) {
@@ -56,7 +57,9 @@ std::vector<Case> cases_of(WeightFormat format) {
     for (const Kind kind : {Kind::none, Kind::nvfp4_static, Kind::fp8_tensor_static, Kind::fp8_token,
                             Kind::fp8_token_group128}) {
       const bool blocks = format == WeightFormat::nvfp4 || kind == Kind::nvfp4_static;
-      if (!blocks || s.k % 16 == 0) cases.push_back({s, kind});
+      if (blocks && s.k % 16 != 0) continue;
+      cases.push_back({s, kind});
+      if (kind == Kind::none && s.k >= 2048) cases.push_back({s, kind, 81 * 128});  // one segment, where there are more
     }
   }
   return cases;
@@ -67,8 +70,9 @@ class LinearFused : public testing::TestWithParam<Tested> {};
 TEST_P(LinearFused, EqualsATripleLoop) {
   Parallel one(1), two(2), seven(7);
   const Profile profile = GetParam().profile;
-  for (const auto& [s, kind] : cases_of(GetParam().format)) {
-    const RandomWeight w(GetParam().format, GetParam().layout, s.n, s.k, 11);
+  for (const auto& [s, kind, joined_rows] : cases_of(GetParam().format)) {
+    RandomWeight w(GetParam().format, GetParam().layout, s.n, s.k, 11);
+    w.weight.joined_rows = joined_rows;
     Input in(profile, kind, s.k, 5);
     const std::vector<float> want = expected(w.weight, Operands(profile, w.weight), in);
     for (const Kernels& kernels : cpu::available_kernels(profile == Profile::bf16)) {
@@ -77,7 +81,7 @@ TEST_P(LinearFused, EqualsATripleLoop) {
                                     cpu::weight_operand(profile));
       expect_every_cut(kernels, {&one, &two, &seven}, packed, in, want,
                        std::string(" x ") + activation_format_name(kind) + " N " + std::to_string(s.n) + " K " +
-                           std::to_string(s.k));
+                           std::to_string(s.k) + " joined " + std::to_string(joined_rows));
       if (HasFatalFailure()) return;
     }
   }

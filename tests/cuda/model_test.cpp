@@ -151,6 +151,44 @@ TEST_F(CudaModel, RowsOfF16HaveNoFusedDelta) {
   EXPECT_THROW(load("cuda:arch-path=sm70,fused-delta=on"), Error);
 }
 
+// Whether any linear layer is served by wgmma, whose kernels alone take several weights.
+bool has_joining_kernels(const std::vector<std::pair<std::string, std::string>>& kernels) {
+  return std::any_of(kernels.begin(), kernels.end(), [](const auto& k) {
+    return k.first.rfind("linear ", 0) == 0 && k.second.rfind("wgmma", 0) == 0;
+  });
+}
+
+TEST_F(CudaModel, JoinedLinearsChangeNoBit) {
+  const auto prompt = some_tokens(300);
+  for (const Activations activations : {Activations::a16, Activations::declared, Activations::a8}) {
+    std::vector<std::vector<std::int32_t>> answers;
+    std::vector<std::vector<double>> scores;
+    std::vector<std::uint64_t> launches;
+    for (const std::string more : {",fused-linears=off", "", ",graphs=off,fused-linears=on"}) {
+      LoadOptions how = options(2);
+      how.activations = activations;
+      const Model model = Model::load(checkpoint(), Device::parse("cuda:arch-path=sm90" + more), how);
+      Session a = model.new_session(), b = model.new_session();
+      answers.push_back(read_all(a.generate(prompt, answer_of(32))));
+      scores.push_back(b.score(prompt));
+      launches.push_back(model.stats().last_launches);
+      EXPECT_EQ(answers.back(), answers[0]) << more;
+      EXPECT_EQ(scores.back(), scores[0]) << more;
+      const auto kernels = model.stats().kernels;
+      const bool named = std::any_of(kernels.begin(), kernels.end(), [](const auto& k) {
+        return k.second.find(" layers at once") != std::string::npos;
+      });
+      EXPECT_EQ(named, more != ",fused-linears=off" && has_joining_kernels(kernels)) << more;
+    }
+    EXPECT_LE(launches[1], launches[0]);
+    EXPECT_EQ(launches[1], launches[2]);
+  }
+}
+
+TEST_F(CudaModel, OtherPathsHaveNoJoinedLinears) {
+  for (const std::string path : {"sm70", "sm120"}) EXPECT_THROW(load("cuda:arch-path=" + path + ",fused-linears=on"), Error);
+}
+
 // The residual sum with its norm, packed and not, and attention with its gate.
 TEST_F(CudaModel, FusedAddNormAndGateChangeNoBit) {
   const auto prompt = some_tokens(300);

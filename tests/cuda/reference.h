@@ -199,7 +199,7 @@ inline float mirror_output(const Weight& w, cuda::ArchPath path, const Activatio
   using Kind = ActivationFormat::Kind;
   const bool block128 = w.scale_layout == ScaleLayout::block128;
   const bool group128 = format.kind == Kind::fp8_token_group128;
-  const num::Segments cut = num::linear_segments(w.rows, w.cols, block128 || group128 || fp8_unit);
+  const num::Segments cut = num::linear_segments(w.order_rows(), w.cols, block128 || group128 || fp8_unit);
   const std::int64_t across = (w.cols + 127) / 128;
   float total = 0;
   for (std::int32_t s = 0; s < cut.count; ++s) {

@@ -321,7 +321,7 @@ TEST_F(CudaSample, CountsEqualTheCpu) {
     cuda::Launch launch;
     launch.step = step.device();
     launch.max_rows = round % 3 == 0 ? 64 : 1024;  // threads take several rows where they must
-    cuda::count_tokens(launch, view);
+    cuda::count_tokens(launch, view, nullptr);
     test::finish_device();
     const std::vector<std::int32_t> got = counts.download();
     for (std::int32_t slot = 0; slot < kSlots; ++slot) {
@@ -351,6 +351,51 @@ TEST_F(CudaSample, CountsEqualTheCpu) {
   EXPECT_EQ(std::count(got.begin() + 2 * kVocab, got.begin() + 3 * kVocab, 0), kVocab);
   EXPECT_NE(std::count(got.begin() + 3 * kVocab, got.begin() + 4 * kVocab, 0), kVocab);
   EXPECT_EQ(counts.damage() + saved.damage(), "");
+}
+
+// Rows that name an output of the step before: the token is counted, recorded and there for whoever reads it later.
+TEST_F(CudaSample, CountsResolveReferences) {
+  constexpr std::int32_t kSlots = 300, kOutputs = 7;
+  constexpr std::int64_t kVocab = 50;
+  DeviceArray<std::int32_t> counts(kSlots * kVocab), recent(kSlots * kRecords), sampled(kOutputs);
+  sampled.upload({3, 49, 0, 11, 3, 25, 8});
+  const std::vector<std::int32_t> ids = sampled.download();
+  const cuda::TokenCountsView view{counts.data(), recent.data(), kSlots, kRecords, kVocab};
+  for (const std::int64_t max_rows : {64, 1024}) {  // threads take several rows, or one
+    counts.fill(0);
+    Batch batch;
+    std::vector<std::int32_t> expected;
+    for (std::int32_t slot = 0; slot < kSlots; ++slot) {
+      const std::int32_t o = slot * 5 % kOutputs;
+      batch.tokens.push_back(slot % 3 == 0 ? slot % 50 : Batch::from_output(o));
+      expected.push_back(slot % 3 == 0 ? slot % 50 : ids[static_cast<std::size_t>(o)]);
+      Range r;
+      r.section = Section::decode;
+      r.slot = slot;
+      r.first_row = slot;
+      r.rows = 1;
+      batch.ranges.push_back(r);
+    }
+    const test::StepOnDevice step(batch);
+    cuda::Launch launch;
+    launch.step = step.device();
+    launch.max_rows = max_rows;
+    cuda::count_tokens(launch, view, sampled.data());
+    test::finish_device();
+    std::vector<std::int32_t> tokens(kSlots);
+    ASSERT_EQ(cudaMemcpy(tokens.data(), step.host().tokens, tokens.size() * sizeof(std::int32_t), cudaMemcpyDeviceToHost),
+              cudaSuccess);
+    EXPECT_EQ(tokens, expected) << max_rows;
+    const std::vector<std::int32_t> got = counts.download(), newest = recent.download();
+    for (std::int32_t slot = 0; slot < kSlots; ++slot) {
+      const auto at = static_cast<std::size_t>(slot);
+      for (std::int32_t token = 0; token < kVocab; ++token) {
+        ASSERT_EQ(got[at * kVocab + static_cast<std::size_t>(token)], token == expected[at] ? 1 : 0) << slot << ' ' << token;
+      }
+      ASSERT_EQ(newest[at * kRecords], expected[at]) << slot;
+    }
+  }
+  EXPECT_EQ(counts.damage() + recent.damage() + sampled.damage(), "");
 }
 
 }  // namespace

@@ -258,7 +258,7 @@ INSTANTIATE_TEST_SUITE_P(All, Attention, testing::ValuesIn(params(kAttention)),
                            return kAttention[info.param.shape].name + param_text(info.param);
                          });
 
-// Prefill rows on matrix units, as profiles sm90 and sm120 have them.
+// On matrix units, as profiles sm90 and sm120 have it.
 class AttentionUnits : public Attention {};
 std::vector<Param> params_of_attention_units() {
   std::vector<Param> all = params(kAttentionUnits);
@@ -289,6 +289,55 @@ TEST(AttentionUnitsTogether, LongPrompts) {
   for (const AttentionRow& row : kAttentionUnits) {
     AttentionWorld<std::uint16_t> w(row.c, 2, 2300, true);
     attention_across_splits(w);
+    AttentionWorld<std::uint16_t> other(row.c, 2, 2300, true);
+    attention_across_unit_splits(other);
+  }
+}
+
+// Keys and values of later rows of a range that are no numbers, in a row's tile and in others, change nothing.
+TEST(AttentionUnitsTogether, WhatLiesBehindARowCountsForNothing) {
+  NIBBLE_NEEDS_DEVICE();
+  for (const AttentionRow& row : kAttentionUnits) {
+    for (const float x : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
+      AttentionWorld<std::uint16_t> w(row.c, 2, 700, true);
+      w.step({{Section::prefill, 0, 59}, {Section::prefill, 1, 509}}, "prompts");
+      std::int64_t cols = std::int64_t{row.c.shape.kv_heads} * row.c.shape.head_dim;
+      w.alter([&](auto& s) {  // all values of a head's second half from the range's third row on, and the fourth key
+        for (const Range& r : s.ranges) {
+          for (std::int64_t i = 2; i < r.rows; ++i) {
+            for (std::int64_t d = cols / 2; d < cols; ++d) s.v[at((r.first_row + i) * cols + d)] = x;
+          }
+          if (r.rows > 3) s.k[at((r.first_row + 3) * cols)] = x;
+        }
+      });
+      w.step({{Section::verify, 0, 7}, {Section::verify, 1, 9}}, "verify");
+      w.set_position(0, 61);  // what is no number lies behind the last row
+      w.set_position(1, 511);
+      w.step({{Section::decode, 1, 1}, {Section::verify, 0, 2}}, "before it");
+    }
+  }
+}
+
+TEST(AttentionUnitsTogether, KernelIsNamed) {
+  NIBBLE_NEEDS_DEVICE();
+  cuda::AttentionArgs args{};
+  args.state.shape = {2, 1, 64};
+  cuda::Launch to;
+  EXPECT_EQ(cuda::attention_kernel(to, args), "generic");
+  args.units = true;
+  const std::string unit = cuda::has_m16n8k16() ? ": mma.m16n8k16" : ": mma.m16n8k16, emulated";
+  args.section = Section::prefill;
+  EXPECT_EQ(cuda::attention_kernel(to, args), "prompts" + unit);
+  args.path = cuda::ArchPath::sm90;
+  EXPECT_EQ(cuda::attention_kernel(to, args), cuda::has_wgmma() ? "prompts: wgmma.m64k16"
+                                                                : "prompts" + unit + " (no wgmma: the card runs no code for sm_90a)");
+  args.q.stride = 4;
+  EXPECT_EQ(cuda::attention_kernel(to, args), "prompts" + unit +
+                                                  (cuda::has_wgmma() ? " (no wgmma: rows of q are not aligned to 16 bytes)"
+                                                                     : " (no wgmma: the card runs no code for sm_90a)"));
+  for (const Section section : {Section::decode, Section::verify}) {
+    args.section = section;
+    EXPECT_EQ(cuda::attention_kernel(to, args), "splits of 512" + unit);
   }
 }
 

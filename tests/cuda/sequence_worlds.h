@@ -30,13 +30,13 @@ Row decoded(const std::vector<E>& x) {
   return y;
 }
 
-// Inputs are such that every expected value is a number: NaN everywhere would prove nothing.
+// Inputs are such that every expected value is a number, unless said otherwise: NaN everywhere would prove nothing.
 template <class E>
-void expect_bytes(const std::vector<E>& got, const Row& want, const std::string& where) {
+void expect_bytes(const std::vector<E>& got, const Row& want, const std::string& where, bool numbers = true) {
   ASSERT_EQ(got.size(), want.size()) << where;
   for (std::size_t i = 0; i < got.size(); ++i) {
     const float g = decode(got[i]), w = decode(encode<E>(want[i]));
-    ASSERT_FALSE(std::isnan(w)) << where << ": the CPU has no number at " << i;
+    ASSERT_FALSE(numbers && std::isnan(w)) << where << ": the CPU has no number at " << i;
     ASSERT_TRUE(same_bits(g, w)) << where << ": element " << i << ": got " << g << ", expected " << w;
   }
 }
@@ -248,22 +248,26 @@ class AttentionWorld {
  public:
   static constexpr std::int32_t kRows = AttentionOnCpu<E>::kRows;
 
-  // `units`: prefill rows as core/numerics/attention_order.h has them.
+  // `units`: as core/numerics/attention_order.h has it.
   AttentionWorld(const AttentionCase& c, std::int32_t slots, std::int64_t positions, bool units = false)
       : units_(units),
         cpu_(c, slots, positions, units),
         keys_(at(cpu_.sizes.pages * 64 * c.shape.kv_heads * c.shape.head_dim)),
         values_(keys_.size()) {}
   void set_position(std::int32_t slot, std::int64_t position) { cpu_.set_position(slot, position); }
+  // Changes each step's inputs, also to values that are no numbers.
+  void alter(std::function<void(typename AttentionOnCpu<E>::Step&)> how) { cpu_.alter = std::move(how); }
 
   void step(const std::vector<Part>& parts, const std::string& where) {
     typename AttentionOnCpu<E>::Step s = cpu_.begin(parts);
     const AttentionCase& c = cpu_.of;
     const std::int64_t dim = c.shape.head_dim, cols = cpu_.cols(), kv_cols = cpu_.kv_cols(), rows = s.rows;
     const StepOnDevice on(batch_of(s.ranges, cpu_.pages));
-    const cuda::Launch to = launch_of(on, rows, static_cast<std::int32_t>(s.ranges.size()));
+    cuda::Launch to = launch_of(on, rows, static_cast<std::int32_t>(s.ranges.size()));
+    const int turn = ++steps_ % 3;
+    to.multiprocessors = turn == 0 ? 0 : turn == 1 ? 1 : 1 << 20;  // a block for each item, one or two for all
     DeviceMatrix<E> dq(encoded<E>(s.q), rows, 2 * cols, 1), dk(encoded<E>(s.k), rows, kv_cols, 2),
-        dv(encoded<E>(s.v), rows, kv_cols, 3), drotated(rows, cols, units_ ? 8 : 5), dy(rows, cols, units_ ? 2 : 7);
+        dv(encoded<E>(s.v), rows, kv_cols, 3), drotated(units_ ? to.max_rows : rows, cols, units_ ? 8 : 5), dy(rows, cols, units_ ? 2 : 7);
     const DeviceArray<float> q_norm(cpu_.q_norm), k_norm(cpu_.k_norm), rope(cpu_.rope);
     const cuda::KvLayerView kv{c.shape, element_dtype<E>(), cpu_.sizes.pages, keys_.raw(), values_.raw()};
 
@@ -271,21 +275,31 @@ class AttentionWorld {
     cuda::qk_norm_rope(to, {dq.view(), dk.view(), dv.view(), 2 * dim, c.norms ? q_norm.data() : nullptr,
                             c.norms ? k_norm.data() : nullptr, 1e-6f, rope.data(), c.rotary, kv, drotated.view()});
     finish_device();
-    expect(drotated.download(), s.rotated, where + ", qk_norm_rope");
+    std::vector<E> rotated = drotated.download();
+    rotated.resize(s.rotated.size());
+    expect(rotated, s.rotated, where + ", qk_norm_rope");
     cpu_.store(s);
     for (const Range& r : s.ranges) expect_pages(r, where);
 
     cpu_.attend(s);
-    // Splits one after the other in a block, and each in its own, in turn.
-    const std::int64_t splits = ++steps_ % 3 == 0 ? 0 : cuda::attention_split_slots(cpu_.sizes.pages, cpu_.sizes.slots);
+    // Without matrix units splits one after the other in a block, and each in its own, in turn.
+    const std::int64_t splits = !units_ && turn == 0 ? 0 : cuda::attention_split_slots(units_, cpu_.sizes.pages, cpu_.sizes.slots);
     DeviceArray<float> of_splits(at(static_cast<std::int64_t>(cuda::attention_parts_bytes(c.shape, splits, kRows) / sizeof(float))));
-    for (const Section part : kSections) {
-      cuda::attention(to, {drotated.view(), cpu_.scale, kv, part, dy.view(), units_, splits > 0 ? of_splits.data() : nullptr, splits, kRows});
+    // On units by mma.sync and, where the card has it, by wgmma.
+    for (const cuda::ArchPath path : {cuda::ArchPath::sm120, cuda::ArchPath::sm90}) {
+      if (path == cuda::ArchPath::sm90 && !units_) continue;
+      for (const Section part : kSections) {
+        cuda::attention(to, {drotated.view(), cpu_.scale, kv, part, dy.view(), units_, splits > 0 ? of_splits.data() : nullptr, splits, kRows, path});
+      }
+      finish_device();
+      expect(dy.download(), s.y, where + (path == cuda::ArchPath::sm90 ? ", attention, path sm90" : ", attention"));
+      dy.upload(std::vector<E>(s.y.size()));
     }
-    finish_device();
-    expect(dy.download(), s.y, where + ", attention");
-    gated({drotated.view(), cpu_.scale, kv, Section::prefill, {}, units_, splits > 0 ? of_splits.data() : nullptr, splits, kRows}, to,
-          s.y, where);
+    for (const cuda::ArchPath path : {cuda::ArchPath::sm120, cuda::ArchPath::sm90}) {
+      if (path == cuda::ArchPath::sm90 && !units_) continue;
+      gated({drotated.view(), cpu_.scale, kv, Section::prefill, {}, units_, splits > 0 ? of_splits.data() : nullptr, splits, kRows, path},
+            to, s.y, where);
+    }
     for (const std::string& hurt :
          {drotated.damage(), dy.damage(), keys_.damage(), values_.damage(), dq.damage(), of_splits.damage()}) {
       EXPECT_EQ(hurt, "") << where;
@@ -320,7 +334,7 @@ class AttentionWorld {
   }
   void expect(const std::vector<E>& got, const Row& want, const std::string& where) {
     digest.add(decoded(got));
-    expect_bytes(got, want, where);
+    expect_bytes(got, want, where, !cpu_.alter);
   }
   void expect_pages(const Range& r, const std::string& where) {
     const AttentionShape& s = cpu_.of.shape;

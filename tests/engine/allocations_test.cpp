@@ -49,6 +49,36 @@ TEST(EngineAllocations, NoneInAStep) {
   EXPECT_EQ(model.stats().allocations, 0u);
 }
 
+// Steps that start before the tokens of the step before are known, and rows that are taken back.
+TEST(EngineAllocations, NoneInAStepAhead) {
+  LoadOptions how = options(4, 192);
+  how.run_ahead = true;
+  Model model = load(how, Device::cpu(1));
+  std::vector<std::int32_t> stop;
+  const auto of_rounds = [&](int n) {
+    std::vector<Session> sessions;
+    std::vector<TokenStream> streams;
+    for (int i = 0; i < 4; ++i) {
+      sessions.push_back(model.new_session());
+      Sampling of = answer(i == 0 ? n / 2 : n, i);
+      if (i == 1) of.stop_tokens = stop;
+      streams.push_back(sessions.back().generate(long_prompt(static_cast<std::size_t>(30 + 200 * i)), of));
+    }
+    std::vector<Piece> pieces(streams.size());
+    const std::uint64_t counted = allocations_in([&] {
+      while (TokenStream::next_of_each(streams, pieces) > 0) {
+      }
+    });
+    if (stop.empty()) stop = {sessions[1].tokens().back()};
+    return counted;
+  };
+  of_rounds(60);
+  const StepStats before = model.stats();
+  EXPECT_EQ(of_rounds(120), 0u);
+  EXPECT_GT(model.stats().ahead_steps, before.ahead_steps + 50);
+  EXPECT_GT(model.stats().taken_back_rows, before.taken_back_rows) << "no answer met a stop token";
+}
+
 // Inputs that are quantised, by ops of their own and by those that make them.
 TEST(EngineAllocations, NoneInAStepThatPacks) {
   for (const char* device : {"cpu:threads=1", "cpu:threads=1,fused-pack=off", "cpu:threads=1,mirror=sm70"}) {

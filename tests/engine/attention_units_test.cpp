@@ -1,5 +1,4 @@
-// Which rows of a model's attention run on matrix units (core/numerics/attention_order.h): prefill rows in sm90 and
-// sm120.
+// In which profiles a model's attention runs on matrix units (core/numerics/attention_order.h): sm90 and sm120.
 #include "tests/cpu/attention_units_reference.h"
 #include "tests/engine/support.h"
 
@@ -13,7 +12,7 @@ const Trace::Rows& rows_of(const Trace& trace, std::size_t layer, const std::str
 }
 
 // Outputs of a layer from its queries and the cache alone, as the contract for matrix units has them.
-std::vector<float> expected(const std::vector<float>& q, const HostState::KvLayer& cache) {
+std::vector<float> expected(const std::vector<float>& q, const HostState::KvLayer& cache, Section section) {
   const std::int64_t rows = static_cast<std::int64_t>(q.size()) / (kHeads * kDim);
   const std::int64_t keys = static_cast<std::int64_t>(cache.k.size()) / (kKvHeads * kDim);
   std::vector<float> y(q.size());
@@ -26,7 +25,7 @@ std::vector<float> expected(const std::vector<float>& q, const HostState::KvLaye
     const std::int64_t kv = h / (kHeads / kKvHeads) * keys * kDim;
     head.k.assign(cache.k.begin() + kv, cache.k.begin() + kv + keys * kDim);
     head.v.assign(cache.v.begin() + kv, cache.v.begin() + kv + keys * kDim);
-    const Row got = reference_units(head);
+    const Row got = reference_units(head, section);
     for (std::int64_t i = 0; i < rows * kDim; ++i) {
       y[at((i / kDim * kHeads + h) * kDim + i % kDim)] = bf16(got[at(i)]);
     }
@@ -55,26 +54,26 @@ INSTANTIATE_TEST_SUITE_P(All, AttentionOnUnits,
                            return name == "cpu" ? "f32" : name.substr(name.find('=') + 1);
                          });
 
-TEST_P(AttentionOnUnits, PromptsInSm90AndSm120) {
+TEST_P(AttentionOnUnits, InSm90AndSm120) {
   Model model = load(options(), parts(GetParam()));
   const auto all = long_prompt(140 + 9);
   const auto ids = std::span(all);
   Session session = model.new_session();
-  const auto same = [&](std::span<const std::int32_t> more) {
+  const auto same = [&](std::span<const std::int32_t> more, Section section) {
     Trace trace(model, {});
     read_all(session.generate(more, tokens(1)));
     const HostState state = state_of(session);
     bool equal = true;
     for (std::size_t layer = 0; layer < state.kv.size(); ++layer) {
       const auto& q = rows_of(trace, layer, "rope").values;
-      equal &= same_bytes(rows_of(trace, layer, "attention").values, expected(q, state.kv[layer]));
+      equal &= same_bytes(rows_of(trace, layer, "attention").values, expected(q, state.kv[layer], section));
     }
     EXPECT_EQ(state.kv.size(), 2u);
     return equal;
   };
-  EXPECT_EQ(same(ids.first(140)), on_units());
-  EXPECT_EQ(same(ids.subspan(140)), on_units());  // from inside a tile
-  EXPECT_FALSE(same({}));                         // a decode row
+  EXPECT_EQ(same(ids.first(140), Section::prefill), on_units());
+  EXPECT_EQ(same(ids.subspan(140), Section::prefill), on_units());  // from inside a tile
+  EXPECT_EQ(same({}, Section::decode), on_units());
 }
 
 // What comes out of the first attention layer is near profile f32.

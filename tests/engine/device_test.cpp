@@ -35,6 +35,9 @@ TEST(Device, ParsesItsForms) {
   EXPECT_FALSE(d.fused_delta.has_value());
   EXPECT_EQ(Device::parse("cuda:fused-delta=on").fused_delta, std::optional(true));
   EXPECT_EQ(Device::parse("cuda:fused-delta=off").fused_delta, std::optional(false));
+  EXPECT_FALSE(d.fused_linears.has_value());
+  EXPECT_EQ(Device::parse("cuda:fused-linears=on").fused_linears, std::optional(true));
+  EXPECT_EQ(Device::parse("cuda:fused-linears=off").fused_linears, std::optional(false));
   EXPECT_FALSE(d.fused_add_norm.has_value() || d.fused_gate.has_value());
   EXPECT_EQ(Device::parse("cpu:fused-add-norm=on").fused_add_norm, std::optional(true));
   EXPECT_EQ(Device::parse("cuda:fused-add-norm=off").fused_add_norm, std::optional(false));
@@ -52,7 +55,7 @@ TEST(Device, TextIsWhatParseTakes) {
                            "cuda:2,threads=3", "cuda:arch-path=sm120", "cuda:1,arch-path=sm70,graphs=off",
                            "cpu:fused-pack=off", "cpu:packing=off,kernels=avx2", "cuda:1,graphs=off,fused-pack=on",
                            "cuda:fused-swiglu=on", "cuda:fused-pack=off,fused-swiglu=off", "cuda:fused-delta=on",
-                           "cuda:1,fused-pack=on,fused-swiglu=on,fused-delta=off,fused-add-norm=on,fused-gate=off",
+                           "cuda:1,fused-pack=on,fused-swiglu=on,fused-delta=off,fused-linears=off,fused-add-norm=on,fused-gate=off",
                            "cpu:fused-add-norm=off", "cpu:fused-gate=on"}) {
     EXPECT_EQ(Device::parse(text).text(), text);
   }

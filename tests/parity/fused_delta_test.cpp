@@ -27,15 +27,14 @@ class AsOne final : public PassesOn {
     spec.programs = std::move(parts_);
     PassesOn::prepare(std::move(spec), sizes, loaded);
   }
-  void run(std::size_t index, const Batch& batch, StepOutput& out, const Observer& observer) override {
-    PassesOn::run(index, batch, out,
-                  [&](const Op& op, std::int64_t rows, std::int64_t cols, std::span<const float> data) {
-                    const Op* shown = counterpart(fused_[index], op);
-                    if (shown == nullptr) return;
-                    std::vector<float> copy(data.begin(), data.end());
-                    if (op.name == wrong) copy.front() += 1;
-                    observer(*shown, rows, cols, copy);
-                  });
+  void start(std::size_t index, const Batch& batch, const Observer& observer) override {
+    PassesOn::start(index, batch, [&](const Op& op, std::int64_t rows, std::int64_t cols, std::span<const float> data) {
+      const Op* shown = counterpart(fused_[index], op);
+      if (shown == nullptr) return;
+      std::vector<float> copy(data.begin(), data.end());
+      if (op.name == wrong) copy.front() += 1;
+      observer(*shown, rows, cols, copy);
+    });
   }
   std::string wrong;  // an op that is shown with an error
 

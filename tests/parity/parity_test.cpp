@@ -26,16 +26,15 @@ class Faulty final : public PassesOn {
   };
   Faulty(std::unique_ptr<Backend> inner, Fault fault) : PassesOn(std::move(inner)), fault_(std::move(fault)) {}
 
-  void run(std::size_t index, const Batch& batch, StepOutput& out, const Observer& observer) override {
-    PassesOn::run(index, batch, out,
-                  [&](const Op& op, std::int64_t rows, std::int64_t cols, std::span<const float> shown) {
-                    std::vector<float> copy(shown.begin(), shown.end());
-                    if (op.name == fault_.op && calls_++ == fault_.call) {
-                      float& v = copy.at(fault_.element);
-                      v = std::bit_cast<float>(std::bit_cast<std::uint32_t>(v) ^ fault_.flip);
-                    }
-                    observer(op, rows, cols, copy);
-                  });
+  void start(std::size_t index, const Batch& batch, const Observer& observer) override {
+    PassesOn::start(index, batch, [&](const Op& op, std::int64_t rows, std::int64_t cols, std::span<const float> shown) {
+      std::vector<float> copy(shown.begin(), shown.end());
+      if (op.name == fault_.op && calls_++ == fault_.call) {
+        float& v = copy.at(fault_.element);
+        v = std::bit_cast<float>(std::bit_cast<std::uint32_t>(v) ^ fault_.flip);
+      }
+      observer(op, rows, cols, copy);
+    });
   }
   HostState export_state(std::int32_t slot, std::int32_t keep, std::span<const std::int32_t> pages,
                          std::int64_t positions) override {

@@ -17,9 +17,10 @@ class PassesOn : public Backend {
   void prepare(ModelSpec spec, const StateSizes& sizes, const std::function<bool(std::uint64_t)>& loaded) override {
     inner_->prepare(std::move(spec), sizes, loaded);
   }
-  void run(std::size_t index, const Batch& batch, StepOutput& out, const Observer& observer) override {
-    inner_->run(index, batch, out, observer);
+  void start(std::size_t index, const Batch& batch, const Observer& observer) override {
+    inner_->start(index, batch, observer);
   }
+  void finish(StepOutput& out) override { inner_->finish(out); }
   void reset_slot(std::int32_t slot) override { inner_->reset_slot(slot); }
   std::shared_ptr<const Snapshot> save_slot(std::int32_t slot, std::int32_t keep) override {
     return inner_->save_slot(slot, keep);

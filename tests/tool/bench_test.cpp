@@ -251,6 +251,30 @@ TEST(Perplexity, WindowsAndErrors) {
   const ToolRun text_run = run_tool({"perplexity", model_path(), "-f", file});
   EXPECT_NE(text_run.out.find("perplexity  "), std::string::npos) << text_run.out;
   EXPECT_NE(text_run.out.find(" ± "), std::string::npos) << text_run.out;
+  // Beside another device: nothing differs from oneself, everything from another profile, by little.
+  const Json itself = *measured({"--device", "cpu", "--against", "cpu"}).find("against");
+  EXPECT_EQ(itself.find("perplexity")->as_double(), perplexity);
+  EXPECT_EQ(itself.find("percent")->as_double(), 0);
+  EXPECT_EQ(itself.find("differing_tokens")->as_int(), 0);
+  const Json mirror = measured({"--device", "cpu:mirror=sm90", "--against", "cpu"});
+  const double other = mirror.find("against")->find("perplexity")->as_double();
+  EXPECT_EQ(other, perplexity);
+  EXPECT_NEAR(mirror.find("against")->find("percent")->as_double(), 100 * (mirror.find("perplexity")->as_double() / other - 1), 1e-6);
+  EXPECT_LT(std::abs(mirror.find("against")->find("percent")->as_double()), 0.5);
+  EXPECT_GT(mirror.find("against")->find("differing_tokens")->as_int(), tokens / 2);
+  const ToolRun words = run_tool({"perplexity", model_path(), "-f", file, "--device", "cpu", "--activations", "declared", "--against", "cpu"});
+  EXPECT_EQ(words.code, 0) << words.err;
+  EXPECT_NE(words.out.find("on cpu, activations a16: "), std::string::npos) << words.out;
+  for (const std::vector<std::string>& wrong :
+       {std::vector<std::string>{"--against-activations", "a8"}, {"--against", "cqu"}, {"--against", ""}}) {
+    std::vector<std::string> args = {"perplexity", model_path(), "-f", file};
+    args.insert(args.end(), wrong.begin(), wrong.end());
+    const ToolRun refused = run_tool(args);
+    EXPECT_NE(refused.code, 0) << wrong[0];
+    EXPECT_EQ(refused.out, "") << wrong[0];
+    EXPECT_NE(refused.err.find("expected"), std::string::npos) << refused.err;
+  }
+
   const ToolRun empty = run_tool({"perplexity", model_path(), "-p", "The"});
   EXPECT_EQ(empty.code, 2);
   EXPECT_NE(empty.err.find("expected a text of at least 2 tokens, found 1"), std::string::npos)

@@ -125,6 +125,8 @@ TEST(CommandLine, WrongOnesSayWhatWasExpectedAndFound) {
       {{"parity", model, "--a", "cpu:fused-pack=on", "--digest"}, "fused-pack: expected off", "found on"},
       {{"parity", model, "--a", "cuda:fused-swiglu=on", "--digest"}, "fused-swiglu: expected off", "found on"},
       {{"parity", model, "--a", "cuda:fused-delta=on", "--digest"}, "fused-delta: expected off", "found on"},
+      {{"generate", model, "-p", "a", "--device", "cpu:fused-linears=on"},
+       "fused-linears: expected off (only CUDA cards have such launches)", "found \"on\""},
       {{"parity", model, "--a", "cpu:fused-add-norm=on", "--digest"}, "fused-add-norm: expected off", "found on"},
       {{"parity", model, "--a", "cpu:fused-gate=on", "--digest"}, "fused-gate: expected off", "found on"},
       {{"generate", model, "-p", "a", "--device", "cpu:fused-delta=on"},

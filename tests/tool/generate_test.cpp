@@ -129,7 +129,11 @@ TEST(Generate, StatsAndMessagesStayOnStderr) {
   EXPECT_NE(run.err.find("prompt     5 tokens in "), std::string::npos) << run.err;
   EXPECT_NE(run.err.find("stop       length"), std::string::npos) << run.err;
   EXPECT_NE(run.err.find(" 0 arena allocations inside"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find(" (0 ahead, 0 rows taken back) "), std::string::npos) << run.err;
   EXPECT_EQ(run.err.find('\033'), std::string::npos) << "no colours in a pipe";
+  const ToolRun ahead = run_tool({"generate", model_path(), "-p", kPrompt, "-n", "8", "--stats", "--run-ahead", "on"});
+  EXPECT_NE(ahead.err.find(" (6 ahead, 0 rows taken back) "), std::string::npos) << ahead.err;
+  EXPECT_EQ(ahead.out, run.out);
   const ToolRun quiet = run_tool({"generate", model_path(), "-p", kPrompt, "-n", "8", "--quiet"});
   EXPECT_EQ(quiet.err, "");
   EXPECT_EQ(quiet.out, run.out);

@@ -30,14 +30,9 @@ int main(int argc, char** argv) {
     }
 
     std::vector<std::string> answers(countries.size());
-    for (bool running = true; running;) {
-      running = false;
-      for (std::size_t i = 0; i < streams.size(); ++i) {
-        nibble::Piece piece;
-        if (!streams[i].next(piece)) continue;
-        answers[i] += piece.text;
-        running = true;
-      }
+    std::vector<nibble::Piece> pieces(streams.size());
+    while (nibble::TokenStream::next_of_each(streams, pieces) > 0) {
+      for (std::size_t i = 0; i < streams.size(); ++i) answers[i] += pieces[i].text;
     }
 
     for (std::size_t i = 0; i < countries.size(); ++i) {

@@ -1,6 +1,6 @@
-// attention_units.cpp: attention of prefill rows as profile sm90's matrix units compute it. Contract and names:
+// attention_units.cpp: attention as profile sm90's matrix units compute it. Contract and names:
 // core/numerics/attention_order.h; q and the pages hold bf16 values.
-//   map   up to 16 rows of one head against one page at a time; in it 16 keys, then 16 columns of the values
+//   map   up to 16 rows of one head, or heads of one row, against one page at a time; in it 16 keys, then 16 columns of the values
 //   cost  2 * head_dim products a row and key, each a tenth of the speed of a chain's
 #include <cassert>
 
@@ -21,7 +21,7 @@ static_assert(kPanel == kLanes && kTile == num::kAttentionTile && kTile % num::k
 class Block {
  public:
   explicit Block(const AttendUnitsTask& task) : t(task), free_(task.work) {
-    assert(t.rows >= 1 && t.rows <= kPanel && t.position / kPanel == (t.position + t.rows - 1) / kPanel);
+    assert(t.rows >= 1 && t.rows <= kPanel && t.position / kPanel == last() / kPanel);
     queries_ = left(t.head_dim);
     weights_ = left(kTile);
     scores_ = take(kPanels * kPanel * kPanel);
@@ -41,17 +41,23 @@ class Block {
 
   void tile(std::int64_t index) {
     const std::int64_t start = index * kTile;
-    const int first = within(t.position - start + 1), seen = within(t.position + t.rows - start);
+    const int seen = within(last() - start + 1);
     const float* const keys = t.kv + t.pages[index] * t.page_stride;
     present_ = within(t.end - start);
     multiply_keys(keys, seen);
-    for (int i = 0; i < t.rows; ++i) weigh(i, first + i < kTile ? first + i : kTile);
+    for (int i = 0; i < t.rows; ++i) weigh(i, within(t.position + i * t.step - start + 1));
     rounding_kernels().bf16(weights_.values, t.rows * kTile);
     weights_.finish();
     multiply_values(keys + std::int64_t{t.head_dim} * kTile, seen);
   }
   void finish() const {
     for (int i = 0; i < t.rows; ++i) {
+      if (t.m != nullptr) {
+        t.m[i] = m_[i];
+        t.l[i] = l_[i];
+        for (int d = 0; d < t.head_dim; d += kPanel) store(t.y + i * t.y_stride + d, load(o_ + (d + i) * kPanel));
+        continue;
+      }
       const F32x16 r = set1(num::div(1.0f, l_[i]));
       for (int d = 0; d < t.head_dim; d += kPanel) {
         store(t.y + i * t.y_stride + d, mul(load(o_ + (d + i) * kPanel), r));
@@ -69,6 +75,7 @@ class Block {
     float* const values = take(kPanel * stride);
     return {values, reinterpret_cast<std::int32_t*>(take(kPanel * stride)), t.rows, stride, true};
   }
+  std::int64_t last() const { return t.position + (t.rows - 1) * t.step; }
   static int within(std::int64_t keys) { return keys < kTile ? static_cast<int>(keys) : kTile; }
 
   // Sums of q and k up to key `seen`, the last one that any row of the block sees.
@@ -139,7 +146,7 @@ class Block {
 
 void attend_units(const AttendUnitsTask& t) {
   Block block(t);
-  for (std::int64_t tile = 0; tile <= t.position / kTile; ++tile) block.tile(tile);
+  for (std::int64_t tile = t.first_tile; tile < t.end_tile; ++tile) block.tile(tile);
   block.finish();
 }
 

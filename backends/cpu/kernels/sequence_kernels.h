@@ -115,18 +115,21 @@ struct AttendTask {
   int* count;     // [queries]
 };
 
-// Prefill rows of one head on matrix units (core/numerics/attention_order.h): at most 16, none across a multiple of 16.
+// Up to 16 rows on matrix units (core/numerics/attention_order.h), which read the same keys and end in the same tile.
 struct AttendUnitsTask {
   const float* q;  // [rows, q_stride], at the head
   std::int64_t q_stride;
   int rows, head_dim;
   std::int64_t position;  // of the first row
-  std::int64_t end;       // positions that the sequence has, with all rows of the batch
+  int step;               // positions from a row to the next: 1, of one head, none across a multiple of 16; 0, of as many heads
+  std::int64_t end;       // positions whose values count
   float scale;
   const float* kv;  // as AttendTask has it
   std::int64_t page_stride;
   const std::int32_t* pages;
-  float* y;  // [rows, y_stride], at the head
+  std::int64_t first_tile, end_tile;
+  float *m, *l;  // [rows]: left there, and O in y. Null: y is the result
+  float* y;      // [rows, y_stride], at the head
   std::int64_t y_stride;
   float* work;  // attend_units_work_floats(head_dim)
 };

@@ -47,6 +47,10 @@ Scratch scratch_at(float* at, const AttentionShape& s, std::int64_t queries) {
   return x;
 }
 
+std::int64_t unit_floats(const AttentionShape& s) {
+  return num::attention_on_units(s) ? attend_units_work_floats(s.head_dim) : 0;
+}
+
 std::int64_t prefill_rows(const AttentionShape& s) {
   return std::max<std::int64_t>(1, kQueries / group_of(s));
 }
@@ -61,7 +65,7 @@ Sizes prefill_sizes(const AttentionShape& s) {
 }
 Sizes decode_sizes(const AttentionShape& s, std::int64_t rows, int threads) {
   const std::int64_t queries = rows * group_of(s);
-  return {queries, scratch_floats(s, queries), kPartsPerThread * threads,
+  return {queries, std::max(scratch_floats(s, queries), unit_floats(s)), kPartsPerThread * threads,
           partial_floats(s, queries)};
 }
 
@@ -70,6 +74,14 @@ struct Call {
   const AttentionArgs& a;
   const AttentionShape& shape;
   const KvArena& arena;
+
+  // Of decode and verify rows.
+  std::int64_t split_tokens() const { return a.units ? num::kAttentionSplit : kSplitTokens; }
+  std::int64_t splits_of(const Range& r) const { return (r.position + r.rows - 1) / split_tokens() + 1; }
+  // First row of the range that sees something of a split.
+  std::int64_t first_row_of(const Range& r, std::int64_t split) const {
+    return std::max<std::int64_t>(0, split * split_tokens() - r.position);
+  }
 
   // Rows [row, row + rows) of a range, one kv head: their queries side by side.
   void gather(const Range& r, std::int64_t row, std::int64_t rows, std::int64_t kv_head,
@@ -93,6 +105,23 @@ struct Call {
                             split * tiles, std::min(end, (split + 1) * tiles), to.m, to.l, to.o,
                             scratch.scores, scratch.factor, scratch.count});
   }
+  // The same of a split on matrix units, for rows of a range from `first` on: a row's heads together.
+  void attend_units(const Range& r, std::int64_t kv_head, std::int64_t first, std::int64_t split, float* work,
+                    const Partial& to) const {
+    const std::int64_t tiles = split_tokens() / kTile, group = group_of(shape);
+    for (std::int64_t i = first; i < r.rows; ++i) {
+      const std::int64_t position = r.position + i;
+      for (std::int64_t h = 0; h < group; h += kPanel) {
+        const std::int64_t query = (i - first) * group + h;
+        context.kernels.attend_units(
+            {a.q.data + (r.first_row + i) * a.q.stride + (kv_head * group + h) * shape.head_dim, shape.head_dim,
+             static_cast<int>(std::min<std::int64_t>(kPanel, group - h)), shape.head_dim, position, 0, position + 1,
+             a.scale, arena.head(a.layer, static_cast<std::int32_t>(kv_head)), arena.page_stride(a.layer),
+             a.pages.data() + r.first_page, split * tiles, std::min(position / kTile + 1, (split + 1) * tiles),
+             to.m + query, to.l + query, to.o + query * shape.head_dim, shape.head_dim, work});
+      }
+    }
+  }
   // Queries from `first` on take the later split; its partial starts with query `first`.
   void combine(const Partial& into, std::int64_t first, std::int64_t queries,
                const Partial& later) const {
@@ -111,14 +140,6 @@ struct Call {
     }
   }
 };
-
-std::int64_t splits_of(const Range& r) {
-  return (r.position + r.rows - 1) / kSplitTokens + 1;
-}
-// First row of the range that sees something of a split.
-std::int64_t first_row_of(const Range& r, std::int64_t split) {
-  return std::max<std::int64_t>(0, split * kSplitTokens - r.position);
-}
 
 void prefill(const Call& call) {
   const AttentionShape& s = call.shape;
@@ -146,8 +167,7 @@ void prefill(const Call& call) {
         const std::int64_t last = (r->position + row + rows - 1) / kSplitTokens;
         call.attend(*r, kv_head, 0, rows * group, 0, scratch, total);
         for (std::int64_t split = 1; split <= last; ++split) {
-          const std::int64_t skip =
-              std::max<std::int64_t>(0, first_row_of(*r, split) - row) * group;
+          const std::int64_t skip = std::max<std::int64_t>(0, split * kSplitTokens - r->position - row) * group;
           call.attend(*r, kv_head, skip, rows * group - skip, split, scratch, later);
           call.combine(total, skip, rows * group - skip, later);
         }
@@ -158,9 +178,6 @@ void prefill(const Call& call) {
 // Blocks of 16 rows on the absolute grid: those of a block end in one tile.
 std::int64_t unit_blocks(const Range& r) {
   return r.rows <= 0 ? 0 : (r.position + r.rows - 1) / kPanel - r.position / kPanel + 1;
-}
-std::int64_t unit_floats(const AttentionShape& s) {
-  return num::attention_on_units(s) ? attend_units_work_floats(s.head_dim) : 0;
 }
 
 void prefill_on_units(const Call& call) {
@@ -181,9 +198,9 @@ void prefill_on_units(const Call& call) {
         const std::int64_t first = std::max(begin, r->position), row = r->first_row + first - r->position;
         call.context.kernels.attend_units(
             {a.q.data + row * a.q.stride + head * s.head_dim, a.q.stride,
-             static_cast<int>(std::min(begin + kPanel, end) - first), s.head_dim, first, end, a.scale,
+             static_cast<int>(std::min(begin + kPanel, end) - first), s.head_dim, first, 1, end, a.scale,
              call.arena.head(a.layer, static_cast<std::int32_t>(kv_head)), call.arena.page_stride(a.layer),
-             a.pages.data() + r->first_page, a.y.data + row * a.y.stride + head * s.head_dim, a.y.stride,
+             a.pages.data() + r->first_page, 0, first / kTile + 1, nullptr, nullptr, a.y.data + row * a.y.stride + head * s.head_dim, a.y.stride,
              work + worker * unit_floats(s)});
       });
 }
@@ -205,13 +222,13 @@ void decode(const Call& call, std::int64_t max_rows) {
   };
   const auto place = [&](std::int64_t item) {
     const Range* r = call.a.ranges.data();
-    for (; r->rows <= 0 || item >= splits_of(*r) * s.kv_heads; ++r) {
-      if (r->rows > 0) item -= splits_of(*r) * s.kv_heads;
+    for (; r->rows <= 0 || item >= call.splits_of(*r) * s.kv_heads; ++r) {
+      if (r->rows > 0) item -= call.splits_of(*r) * s.kv_heads;
     }
-    return Place{r, item / splits_of(*r), item % splits_of(*r)};
+    return Place{r, item / call.splits_of(*r), item % call.splits_of(*r)};
   };
   std::int64_t items = 0;
-  for (const Range& r : call.a.ranges) items += r.rows > 0 ? splits_of(r) * s.kv_heads : 0;
+  for (const Range& r : call.a.ranges) items += r.rows > 0 ? call.splits_of(r) * s.kv_heads : 0;
 
   for (std::int64_t begin = 0, wave = 0; begin < items; begin += sizes.parts, ++wave) {
     const std::int64_t count = std::min(sizes.parts, items - begin);
@@ -220,9 +237,13 @@ void decode(const Call& call, std::int64_t max_rows) {
     };
     for_each_item(call.context.parallel, count, threads, [&](std::int64_t i, std::int64_t worker) {
       const Place p = place(begin + i);
-      const Scratch scratch = scratch_at(work + worker * sizes.worker_floats, s, sizes.queries);
+      float* const own = work + worker * sizes.worker_floats;
+      if (call.a.units) {
+        return call.attend_units(*p.r, p.kv_head, call.first_row_of(*p.r, p.split), p.split, own, part(begin + i));
+      }
+      const Scratch scratch = scratch_at(own, s, sizes.queries);
       call.gather(*p.r, 0, p.r->rows, p.kv_head, scratch);
-      const std::int64_t skip = first_row_of(*p.r, p.split) * group;
+      const std::int64_t skip = call.first_row_of(*p.r, p.split) * group;
       call.attend(*p.r, p.kv_head, skip, p.r->rows * group - skip, p.split, scratch,
                   part(begin + i));
     });
@@ -232,7 +253,7 @@ void decode(const Call& call, std::int64_t max_rows) {
       for (std::int64_t i = begin + from; i < begin + to; ++i) {
         const Place p = place(i);
         if (p.split > 0 && i > begin) continue;
-        const std::int64_t queries = p.r->rows * group, splits = splits_of(*p.r);
+        const std::int64_t queries = p.r->rows * group, splits = call.splits_of(*p.r);
         const std::int64_t end = std::min(begin + count - i, splits - p.split);
         Partial total = part(i);
         std::int64_t next = 1;
@@ -241,7 +262,7 @@ void decode(const Call& call, std::int64_t max_rows) {
           next = 0;
         }
         for (; next < end; ++next) {
-          const std::int64_t skip = first_row_of(*p.r, p.split + next) * group;
+          const std::int64_t skip = call.first_row_of(*p.r, p.split + next) * group;
           call.combine(total, skip, queries - skip, part(i + next));
         }
         if (p.split + end == splits) {

@@ -135,7 +135,7 @@ const FusedKernels& fused_kernels(Isa isa) {
 }
 
 num::Segments fused_segments(const PackedWeight& weight, const ActivationFormat& format, bool fp8_unit) {
-  return num::linear_segments(weight.rows, weight.cols,
+  return num::linear_segments(weight.order_rows, weight.cols,
                               weight.block != nullptr || format.kind == Kind::fp8_token_group128 || fp8_unit);
 }
 

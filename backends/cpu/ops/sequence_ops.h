@@ -92,7 +92,7 @@ struct AttentionArgs {
   std::span<const Range> ranges;  // all of one section
   std::span<const std::int32_t> pages;
   MutableRows y;  // [T, heads * head_dim]
-  bool units = false;  // prefill rows as core/numerics/attention_order.h has them; q and the pages hold bf16 values
+  bool units = false;  // as core/numerics/attention_order.h has it; q and the pages hold bf16 values
 };
 // `rows`: the most rows that a decode or verify range has (StateSizes::records).
 std::uint64_t attention_workspace(const AttentionShape& shape, std::int32_t rows, int threads);

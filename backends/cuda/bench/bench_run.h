@@ -15,6 +15,12 @@
 
 namespace nibble::cuda {
 
+inline const BackendOptions& refuse_mirror(const BackendOptions& options) {
+  if (options.mirror.empty()) return options;
+  throw Error(ErrorCode::no_device,
+              "[cuda] mirror: only the CPU mirrors a profile, found \"" + options.mirror + "\"");
+}
+
 template <class Bench, class Options>
 class BenchRun {
  protected:
@@ -68,12 +74,6 @@ class BenchRun {
 
  private:
   struct Stopped {};
-
-  static const BackendOptions& refuse_mirror(const BackendOptions& options) {
-    if (options.mirror.empty()) return options;
-    throw Error(ErrorCode::no_device,
-                "[cuda] mirror: only the CPU mirrors a profile, found \"" + options.mirror + "\"");
-  }
 
   std::size_t expected_rows_;
 };

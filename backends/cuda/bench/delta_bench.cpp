@@ -1,13 +1,12 @@
 #include "backends/cuda/bench/delta_bench.h"
 
 #include <cmath>
-#include <cstring>
 
 #include "backends/cuda/bench/bench_data.h"
 #include "backends/cuda/bench/bench_run.h"
+#include "backends/cuda/bench/bench_step.h"
 #include "backends/cuda/ops/delta_net.h"
 #include "backends/cuda/ops/sequence.h"
-#include "backends/cuda/step_view.h"
 
 namespace nibble::cuda {
 namespace {
@@ -60,41 +59,6 @@ class Runner : BenchRun<DeltaBench, DeltaBenchOptions> {
     return to;
   }
 
-  // One range a sequence, in one section.
-  Block step_of(std::int32_t sequences, std::int64_t rows, Section section) {
-    const std::size_t ranges = static_cast<std::size_t>(sequences), rows_at = sizeof(StepView) + ranges * sizeof(RangeView);
-    std::vector<std::byte> host(rows_at + ranges * static_cast<std::size_t>(rows) * sizeof(std::int32_t));
-    Block block = allot(host.size(), "a step");
-    StepView view{};
-    view.rows = view.outputs = static_cast<std::int32_t>(sequences * rows);
-    view.ranges = sequences;
-    count_rows(view, 0);
-    for (int s = 0; s < 4; ++s) {
-      const bool behind = s > static_cast<int>(section);
-      view.first_range[s] = behind ? sequences : 0;
-      view.first_row[s] = behind ? view.rows : 0;
-    }
-    view.range = reinterpret_cast<const RangeView*>(block.data() + sizeof(StepView));
-    view.range_of_row = reinterpret_cast<const std::int32_t*>(block.data() + rows_at);
-    std::memcpy(host.data(), &view, sizeof view);
-    for (std::int32_t i = 0; i < sequences; ++i) {
-      RangeView r{};
-      r.section = static_cast<std::int32_t>(section);
-      r.slot = i;
-      r.first_row = static_cast<std::int32_t>(i * rows);
-      r.rows = static_cast<std::int32_t>(rows);
-      // A step of decoding takes the row before, so that S is read and written.
-      if (section == Section::decode) r.position = r.keep = r.pending = 1;
-      std::memcpy(host.data() + sizeof view + static_cast<std::size_t>(i) * sizeof r, &r, sizeof r);
-      const std::vector<std::int32_t> of_rows(static_cast<std::size_t>(rows), i);
-      std::memcpy(host.data() + rows_at + static_cast<std::size_t>(r.first_row) * sizeof(std::int32_t), of_rows.data(),
-                  of_rows.size() * sizeof(std::int32_t));
-    }
-    check(cudaMemcpyAsync(block.data(), host.data(), host.size(), cudaMemcpyHostToDevice, timer_.stream()), "sending a step");
-    check(cudaStreamSynchronize(timer_.stream()), "sending a step");
-    return block;
-  }
-
   void measure(const DeltaBenchShape& s, std::int32_t sequences, std::int64_t rows) {
     what_ = std::to_string(s.key_heads) + "/" + std::to_string(s.value_heads) + " heads, " + std::to_string(sequences) +
             " of " + std::to_string(rows);
@@ -102,7 +66,10 @@ class Runner : BenchRun<DeltaBench, DeltaBenchOptions> {
     const std::int64_t all = sequences * rows, heads = s.value_heads;
     const auto u = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
     const Section section = rows == 1 ? Section::decode : Section::prefill;
-    const Block step = step_of(sequences, rows, section);
+    // A step of decoding takes the row before, so that S is read and written.
+    const std::int32_t before = section == Section::decode ? 1 : 0;
+    const BenchStep step{sequences, rows, section, before, before, 0};
+    const Block sent = send_step(timer_, step);
     const DType kept = state_type_of(operand_of(path_));
     const std::uint64_t size = kept == DType::f32 ? 4 : 2;
     // As l2 norms leave keys; queries and values of the same size, which changes no time.
@@ -128,12 +95,7 @@ class Runner : BenchRun<DeltaBench, DeltaBenchOptions> {
     layer.key = reinterpret_cast<float*>(keys.data());
     layer.u = reinterpret_cast<float*>(deltas.data());
     layer.decay = reinterpret_cast<float*>(decays.data());
-    Launch to;
-    to.stream = timer_.stream();
-    to.step = reinterpret_cast<const StepView*>(step.data());
-    to.max_rows = to.max_outputs = all;
-    to.max_ranges = sequences;
-    to.multiprocessors = card_.multiprocessors;
+    const Launch to = launch_of(timer_, step, sent, card_.multiprocessors);
     const bool units = section == Section::prefill && delta_on_units(path_, shape);
     const Block records = units ? allot(delta_records_bytes(path_, shape, all, sequences), "records of chunks") : Block();
     const auto view = [&](const Block& block, DType type, std::int64_t cols) {

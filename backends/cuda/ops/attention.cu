@@ -14,6 +14,7 @@
 #include "backends/cuda/device/tree.cuh"
 #include "backends/cuda/ops/attention_units.h"
 #include "backends/cuda/ops/sequence.h"
+#include "core/numerics/attention_order.h"
 #include "core/state/state_layout.h"
 
 namespace nibble::cuda {
@@ -367,7 +368,7 @@ std::int64_t most_rows(Section section, std::int32_t records) { return section =
 
 void attention(const Launch& to, const AttentionArgs& a) {
   if (to.max_rows <= 0 || to.max_ranges <= 0) return;
-  if (a.units && a.section == Section::prefill) return attention_units(to, a);
+  if (a.units) return a.section == Section::prefill ? attention_units(to, a) : attention_decode(to, a);
   const bool split = a.parts != nullptr && a.section != Section::prefill;
   const std::int64_t group = a.state.shape.heads / a.state.shape.kv_heads, rows = most_rows(a.section, a.records);
   with_type(a.q.dtype, [&]<class T>(T*) {
@@ -390,12 +391,13 @@ void attention(const Launch& to, const AttentionArgs& a) {
   });
 }
 
-std::int64_t attention_split_slots(std::int64_t pages, std::int32_t slots) {
-  const std::int64_t each = kSplitTokens / kPageTokens;
+std::int64_t attention_split_slots(bool units, std::int64_t pages, std::int32_t slots) {
+  const std::int64_t each = (units ? num::kAttentionSplit : kSplitTokens) / kPageTokens;
   return pages <= each ? 0 : pages / each + slots;  // a sequence's last split may be short
 }
 std::uint64_t attention_parts_bytes(const AttentionShape& shape, std::int64_t split_slots, std::int32_t records) {
-  return static_cast<std::uint64_t>(split_slots * records * shape.heads * (shape.head_dim + 2)) * sizeof(float);
+  const std::int64_t queries = std::int64_t{records} * (shape.heads / shape.kv_heads);
+  return static_cast<std::uint64_t>(split_slots * shape.kv_heads * attention_part_floats(queries, shape.head_dim)) * sizeof(float);
 }
 
 }  // namespace nibble::cuda

@@ -264,14 +264,17 @@ bool attention_on_units(ArchPath path, const AttentionShape& shape) {
   return path != ArchPath::sm70 && num::attention_on_units(shape);
 }
 
-std::string attention_kernel(const AttentionArgs& a) {
-  if (a.section != Section::prefill || !a.units) return "generic";
-  return has_m16n8k16() ? "prompts: mma.m16n8k16" : "prompts: mma.m16n8k16, emulated";
+std::string attention_kernel(const Launch& to, const AttentionArgs& a) {
+  if (!a.units) return "generic";
+  const std::string mma = has_m16n8k16() ? "mma.m16n8k16" : "mma.m16n8k16, emulated";
+  if (a.section != Section::prefill) return "splits of 512: " + mma;
+  const char* const why = refuse_attention_wgmma(to, a);
+  if (why == nullptr) return "prompts: wgmma.m64k16";
+  return "prompts: " + mma + (a.path == ArchPath::sm90 ? std::string(" (no wgmma: ") + why + ")" : "");
 }
 
-void attention_units(const Launch& to, const AttentionArgs& a) {
+void check_on_units(const AttentionArgs& a) {
   const AttentionShape& s = a.state.shape;
-  if (to.max_rows <= 0 || to.max_ranges <= 0) return;
   const auto fits = [](const View& v, int bytes) {
     return v.dtype == DType::bf16 && v.stride * 2 % bytes == 0 && reinterpret_cast<std::uintptr_t>(v.data) % static_cast<unsigned>(bytes) == 0;
   };
@@ -280,6 +283,13 @@ void attention_units(const Launch& to, const AttentionArgs& a) {
     throw Error(ErrorCode::internal, "[cuda] attention on matrix units: expected heads of 64, 128 or 256, and rows of bf16 at "
                                      "multiples of 16 bytes");
   }
+}
+
+void attention_units(const Launch& to, const AttentionArgs& a) {
+  const AttentionShape& s = a.state.shape;
+  if (to.max_rows <= 0 || to.max_ranges <= 0) return;
+  check_on_units(a);
+  if (refuse_attention_wgmma(to, a) == nullptr) return attention_wgmma(to, a);
   const Params p{to.step, typed<Bf16>(a.q), typed<Bf16>(a.y), a.scale, s, reinterpret_cast<const Bf16*>(a.state.k),
                  reinterpret_cast<const Bf16*>(a.state.v), 1,
                  {reinterpret_cast<const Bf16*>(a.gate.data), a.gate.stride, a.gate_head_stride}};

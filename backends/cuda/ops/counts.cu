@@ -4,13 +4,20 @@
 
 #include "backends/cuda/ops/sample.h"
 #include "core/ops/ops.h"
+#include "core/schedule/batch.h"
 
 namespace nibble::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads) step_counts(const StepView* step, TokenCountsView c) {
+// What Batch::from_output() made of o.
+static_assert(Batch::from_output(0) == -1 && Batch::from_output(7) == -8);
+__device__ std::int32_t output_of(std::int32_t reference) { return -1 - reference; }
+
+// sampled: [outputs of the step before]
+__global__ void __launch_bounds__(kThreads)
+    step_counts(const StepView* step, TokenCountsView c, const std::int32_t* sampled) {
   const int first = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   const int stride = static_cast<int>(gridDim.x * kThreads);
   for (int i = first; i < step->taken_back; i += stride) {
@@ -18,7 +25,13 @@ __global__ void __launch_bounds__(kThreads) step_counts(const StepView* step, To
   }
   for (int row = first; row < step->rows; row += stride) {
     const RangeView& range = step->range[step->range_of_row[row]];
-    const std::int32_t token = step->tokens[row], at = row - range.first_row;
+    const std::int32_t at = row - range.first_row;
+    std::int32_t token = step->tokens[row];
+    if (token < 0) {
+      token = sampled[output_of(token)];
+      // The block is the step's own, written anew for every step; this thread alone has the row.
+      const_cast<std::int32_t*>(step->tokens)[row] = token;
+    }
     atomicAdd(c.counts + range.slot * c.vocab + token, 1);
     if (range.section != static_cast<std::int32_t>(Section::prefill) && at < c.records) {
       c.recent[static_cast<std::int64_t>(range.slot) * c.records + at] = token;
@@ -43,9 +56,9 @@ std::size_t row_bytes(const TokenCountsView& c) {
 
 }  // namespace
 
-void count_tokens(const Launch& to, const TokenCountsView& counts) {
+void count_tokens(const Launch& to, const TokenCountsView& counts, const std::int32_t* sampled) {
   const std::int64_t blocks = std::max<std::int64_t>(1, (to.max_rows + kThreads - 1) / kThreads);
-  step_counts<<<static_cast<unsigned>(blocks), kThreads, 0, to.stream>>>(to.step, counts);
+  step_counts<<<static_cast<unsigned>(blocks), kThreads, 0, to.stream>>>(to.step, counts, sampled);
 }
 
 void counts_save(cudaStream_t stream, const TokenCountsView& c, std::int32_t slot,

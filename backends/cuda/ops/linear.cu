@@ -189,8 +189,7 @@ LinearParams linear_params(const Launch& to, const LinearArgs& a) {
   const bool quantised = a.format.kind != ActivationKind::none;
   const bool blocks =
       a.weight.block != nullptr || a.format.kind == ActivationKind::fp8_token_group128 || a.weight.order == CodeOrder::k32;
-  const std::int64_t n = a.weight.gate_up ? a.weight.rows / 2 : a.weight.rows;
-  const num::Segments segments = num::linear_segments(n, a.weight.cols, blocks);
+  const num::Segments segments = num::linear_segments(a.weight.order_rows, a.weight.cols, blocks);
   LinearParams p;
   p.step = to.step;
   p.weight = a.weight;
@@ -213,12 +212,52 @@ LinearParams linear_params(const Launch& to, const LinearArgs& a) {
   p.segments = segments.count;
   p.tile = a.tile;
   p.unfed = a.unfed;
+  p.parts = 0;
   return p;
 }
 
 void linear(const Launch& to, const LinearArgs& a) {
   const LinearKernel& kernel = kernel_for(to, a);
   if (to.max_of(a.y.rows) > 0) kernel.launch(to, linear_params(to, a));
+}
+
+const char* refuse_joined(const Launch& to, std::span<const LinearArgs> all) {
+  if (all.size() < 2) return "there is one";
+  if (all.size() > static_cast<std::size_t>(kMostParts)) return "there are more than four";
+  const LinearArgs& a = all.front();
+  const LinearKernel& kernel = kernel_for(to, a);
+  if (kernel.launch != launch_wgmma && kernel.launch != launch_a8) return "their kernel takes one weight";
+  for (const LinearArgs& b : all) {
+    const WeightImage &v = a.weight, &w = b.weight;
+    if (b.x.data != a.x.data || b.x.stride != a.x.stride || b.x.rows != a.x.rows || b.format != a.format ||
+        b.x_scales.data != a.x_scales.data || b.x_scales.stride != a.x_scales.stride || b.y.rows != a.y.rows) {
+      return "they read different inputs";
+    }
+    if (w.format != v.format || w.order != v.order || w.values != v.values || w.scale_code != v.scale_code || w.cols != v.cols) {
+      return "weights differ in format";
+    }
+    if (w.block != nullptr) return "weights have scales of 128x128 blocks";
+    if (w.gate_up) return "a weight is of gate and up";
+    if (w.order_rows != v.order_rows) return "their sums are not cut alike";
+    if (&kernel_for(to, b) != &kernel) return "another kernel serves one of them";
+  }
+  return nullptr;
+}
+
+void joined_linears(const Launch& to, std::span<const LinearArgs> all) {
+  if (const char* why = refuse_joined(to, all)) {
+    throw Error(ErrorCode::internal, std::string("[cuda] joined linear layers: ") + why);
+  }
+  const LinearKernel& kernel = kernel_for(to, all.front());
+  LinearParams p = linear_params(to, all.front());
+  std::int64_t rows = 0;
+  for (const LinearArgs& a : all) {
+    p.part[p.parts++] = {a.weight.codes, a.weight.alpha, a.y.data, static_cast<std::int32_t>(a.y.stride), static_cast<std::int32_t>(a.weight.rows),
+                         static_cast<std::int32_t>(rows / kTileRows), a.y.dtype == DType::bf16};
+    rows += a.weight.padded_rows;
+  }
+  p.weight.rows = p.weight.padded_rows = rows;
+  if (to.max_of(all.front().y.rows) > 0) kernel.launch(to, p);
 }
 
 std::uint64_t linear_sums_bytes(ArchPath path, int multiprocessors) {

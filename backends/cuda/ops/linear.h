@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,9 @@ struct LinearArgs {
 };
 // Throws Error(internal) with each kernel's reason where none serves. With an image of gate and up it is LinearSwiGlu.
 void linear(const Launch& to, const LinearArgs& args);
+// Layers of one input in one launch: the bytes of linear() for each. Why they cannot be; null: they can.
+const char* refuse_joined(const Launch& to, std::span<const LinearArgs> all);
+void joined_linears(const Launch& to, std::span<const LinearArgs> all);
 // Which kernel serves: "wgmma.m64k16", "mma.m8n8k4, emulated"; for StepStats.
 const char* linear_kernel(const Launch& to, const LinearArgs& args);
 // Every kernel in the order of the table with "served" (and the tile) or why not.

@@ -136,7 +136,8 @@ class A8Consumer {
   __device__ __forceinline__ void finish_tile(const WgmmaWork& w, int rows) {
     const std::int64_t n0 = static_cast<std::int64_t>(w.row) * S::kRows + group_ * kTileRows + warp_ * kUnitRows;
     if (n0 >= l_.weight.padded_rows) return;
-    const float alpha[2] = {l_.weight.alpha[n0 + lane_ / 4], l_.weight.alpha[n0 + lane_ / 4 + 8]};
+    const TileOut out = out_of(l_, n0);
+    const float alpha[2] = {out.alpha[out.n0 + lane_ / 4], out.alpha[out.n0 + lane_ / 4 + 8]};
     const auto* const scales = reinterpret_cast<const float*>(l_.x_scales);
     const std::int64_t token0 = static_cast<std::int64_t>(w.token) * Tokens;
 #pragma unroll
@@ -154,7 +155,7 @@ class A8Consumer {
       }
     }
     constexpr float kScaled[2] = {1.0f, 1.0f};
-    store_values<false>(l_, n0, token0, rows, lane_, kScaled, total_);
+    store_values<false>(l_, out, token0, rows, lane_, kScaled, total_);
   }
 
   const A8Params& p_;
@@ -204,7 +205,7 @@ __global__ void __launch_bounds__(A8Shape<Tokens, Chunk, Buffers>::kThreads, 1)
         const Barrier full = ring.full();
         full.arrive_expecting(static_cast<std::uint32_t>(S::kInputBytes + deep * S::kGroups * S::kTileBytes));
         const auto stage = static_cast<std::uint32_t>(ring.stage);
-        fill_weights<S>(l, l.weight.codes, w.row, p.k_tiles, 2 * chain, deep,
+        fill_weights<S>(l, w.row, p.k_tiles, 2 * chain, deep,
                         ring.start + S::kStages * S::kInputBytes + stage * S::kWeightBytes, full);
         copy_box(ring.start + stage * S::kInputBytes, &map, chain * S::kChainCols, w.token * Tokens, full);
         ring.next();

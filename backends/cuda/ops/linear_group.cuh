@@ -41,7 +41,8 @@ __device__ __forceinline__ void finish_group(const GroupedParams& p, const Group
   const std::int64_t n0 = static_cast<std::int64_t>(w.row) * kGroupRows + group * kTileRows + warp * kUnitRows;
   if (n0 >= p.weight.padded_rows) return;
   const float* const alphas = p.weight.alpha + w.expert * p.expert_bytes / static_cast<std::int64_t>(sizeof(float));
-  store_tile<false>(p, alphas, n0, w.first, w.end, lane, total);
+  store_tile<false>(p, TileOut{alphas, p.y, static_cast<std::int32_t>(p.y_stride), static_cast<std::int32_t>(p.weight.rows),
+                              static_cast<std::int32_t>(n0), p.y_bf16}, w.first, w.end, lane, total);
 }
 
 template <WeightFormat F, class S>

@@ -16,6 +16,17 @@ namespace nibble::cuda {
 
 using ActivationKind = ActivationFormat::Kind;
 
+// A launch may multiply one x by several weights, whose tiles of 64 rows follow one another: the part of those from `tile` on.
+constexpr int kMostParts = 4;
+struct LinearPart {
+  const std::byte* codes;
+  const float* alpha;
+  std::byte* y;
+  std::int32_t y_stride, rows;  // of the weight
+  std::int32_t tile;
+  bool y_bf16;
+};
+
 struct LinearParams {
   const StepView* step;
   WeightImage weight;
@@ -34,7 +45,29 @@ struct LinearParams {
   int k_tiles, segment_tiles, segments;
   int tile;    // LinearArgs::tile
   bool unfed;  // LinearArgs::unfed
+  // Of joined layers, whose padded_rows are all their own; else none: `weight` and `y` are all.
+  int parts;
+  LinearPart part[kMostParts];
 };
+__device__ __forceinline__ int part_of(const LinearParams& l, int row_tile) {
+  int part = 0;
+#pragma unroll
+  for (int i = 1; i < kMostParts; ++i) part += i < l.parts && row_tile >= l.part[i].tile ? 1 : 0;
+  return part;
+}
+// Where totals of the weight rows from n0 on, which one part has, go.
+struct TileOut {
+  const float* alpha;
+  std::byte* y;
+  std::int32_t y_stride, rows, n0;  // of the part; 32 bits because registers are few where it is used
+  bool y_bf16;
+};
+__device__ __forceinline__ TileOut out_of(const LinearParams& l, std::int64_t n0) {
+  const auto row = static_cast<std::int32_t>(n0);
+  if (l.parts == 0) return {l.weight.alpha, l.y, static_cast<std::int32_t>(l.y_stride), static_cast<std::int32_t>(l.weight.rows), row, l.y_bf16};
+  const LinearPart& p = l.part[part_of(l, row / kTileRows)];
+  return {p.alpha, p.y, p.y_stride, p.rows, row - p.tile * kTileRows, p.y_bf16};
+}
 
 // The same for the experts of a mixture: rows of y are sorted places, `weight` is expert 0's.
 struct GroupedParams : LinearParams {

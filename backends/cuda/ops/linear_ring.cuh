@@ -59,6 +59,21 @@ __device__ __forceinline__ void fill_weights(const LinearParams& l, const std::b
                static_cast<std::uint32_t>(deep * S::kTileBytes), full);
   }
 }
+// Of a weight or of joined ones.
+template <class S>
+__device__ __forceinline__ void fill_weights(const LinearParams& l, int row, int k_tiles, int k, int deep, std::uint32_t to,
+                                             Barrier full) {
+  if (l.parts == 0) return fill_weights<S>(l, l.weight.codes, row, k_tiles, k, deep, to, full);
+  const int last_row_tile = static_cast<int>(l.weight.padded_rows / kTileRows) - 1;
+#pragma unroll 1
+  for (int g = 0; g < S::kGroups; ++g) {
+    const int row_tile = min(row * S::kGroups + g, last_row_tile);
+    const LinearPart& part = l.part[part_of(l, row_tile)];
+    const std::int64_t tile = static_cast<std::int64_t>(row_tile - part.tile) * k_tiles + k;
+    copy_bytes(to + static_cast<std::uint32_t>(g * S::kDeep * S::kTileBytes), part.codes + tile * S::kTileBytes,
+               static_cast<std::uint32_t>(deep * S::kTileBytes), full);
+  }
+}
 // The ring's stage is to hold `deep` k tiles from k on: its weights are on their way; one thread.
 template <class S>
 __device__ __forceinline__ void announce(const WgmmaParams& p, const WgmmaWork& w, int k, int deep, const WgmmaRing& ring) {
@@ -69,7 +84,7 @@ __device__ __forceinline__ void announce(const WgmmaParams& p, const WgmmaWork& 
   const bool at_once = S::kDeep > 1 && p.side_by_side;  // k tiles that are not asked for too
   full.arrive_expecting(static_cast<std::uint32_t>((at_once ? S::kInputBytes : deep * S::kTokenBytes) +
                                                    deep * S::kGroups * S::kTileBytes));
-  fill_weights<S>(l, l.weight.codes, w.row, l.k_tiles, k, deep,
+  fill_weights<S>(l, w.row, l.k_tiles, k, deep,
                   ring.start + S::kStages * S::kInputBytes + static_cast<std::uint32_t>(ring.stage) * S::kWeightBytes, full);
 }
 // And its rows of x.

@@ -81,7 +81,7 @@ __device__ __forceinline__ float scaled(const LinearParams& l, float total, floa
 }
 // bf16: an 8 x 8 block turns over, so that a lane holds two neighbours of one token.
 template <bool Scaled, int N>
-__device__ __forceinline__ void store_pairs(const LinearParams& l, std::int64_t n0, std::int64_t token0, int rows,
+__device__ __forceinline__ void store_pairs(const LinearParams& l, const TileOut& out, std::int64_t token0, int rows,
                                             int lane, const float (&alpha)[2], const float (&sum)[N]) {
   const int g = lane / 4, q = lane % 4;
 #pragma unroll
@@ -93,10 +93,10 @@ __device__ __forceinline__ void store_pairs(const LinearParams& l, std::int64_t 
       const std::uint32_t high = num::float_to_bf16(scaled<Scaled>(l, sum[j * 4 + 2 * h + 1], alpha[h]));
       std::uint32_t pair;
       asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(pair) : "r"(low | high << 16));
-      const std::int64_t n = n0 + 2 * q + h * 8;
-      if (token >= rows || n >= l.weight.rows) continue;
-      auto* const y = reinterpret_cast<std::uint16_t*>(l.y) + token * l.y_stride + n;
-      if (n + 1 < l.weight.rows) {
+      const std::int32_t n = out.n0 + 2 * q + h * 8;
+      if (token >= rows || n >= out.rows) continue;
+      auto* const y = reinterpret_cast<std::uint16_t*>(out.y) + token * out.y_stride + n;
+      if (n + 1 < out.rows) {
         *reinterpret_cast<std::uint32_t*>(y) = pair;
       } else {
         *y = static_cast<std::uint16_t>(pair);
@@ -123,41 +123,41 @@ __device__ __forceinline__ void store_swiglu(const LinearParams& l, std::int64_t
     if (token0 + j * 8 + g < rows && n0 < l.weight.rows) *reinterpret_cast<std::uint32_t*>(y) = pair;
   }
 }
-// Totals of a warp's 16 weight rows from n0: columns 8 j + 2 p and + 1 of rows g (i = 0, 1) and g + 8 (2, 3).
+// Totals of a warp's 16 weight rows from out.n0: columns 8 j + 2 p and + 1 of rows g (i = 0, 1) and g + 8 (2, 3).
 // They leave for rows token0 .. rows - 1 of y. `alpha`: of rows g and g + 8.
 template <bool Scaled, int N>
-__device__ __forceinline__ void store_values(const LinearParams& l, std::int64_t n0, std::int64_t token0, int rows,
+__device__ __forceinline__ void store_values(const LinearParams& l, const TileOut& out, std::int64_t token0, int rows,
                                              int lane, const float (&alpha)[2], const float (&sum)[N]) {
   const int g = lane / 4, q = lane % 4;
-  if (l.y_bf16 && l.y_stride % 2 == 0 && reinterpret_cast<std::uintptr_t>(l.y) % 4 == 0) {
-    return store_pairs<Scaled>(l, n0, token0, rows, lane, alpha, sum);
+  if (out.y_bf16 && out.y_stride % 2 == 0 && reinterpret_cast<std::uintptr_t>(out.y) % 4 == 0) {
+    return store_pairs<Scaled>(l, out, token0, rows, lane, alpha, sum);
   }
 #pragma unroll
   for (int j = 0; j < N / 4; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const std::int64_t token = token0 + j * 8 + q * 2 + i % 2, n = n0 + g + i / 2 * 8;
-      if (token >= rows || n >= l.weight.rows) continue;
+      const std::int64_t token = token0 + j * 8 + q * 2 + i % 2;
+      const std::int32_t n = out.n0 + g + i / 2 * 8;
+      if (token >= rows || n >= out.rows) continue;
       const float y = scaled<Scaled>(l, sum[j * 4 + i], alpha[i / 2]);
-      if (l.y_bf16) {
-        put(reinterpret_cast<Bf16*>(l.y) + token * l.y_stride + n, y);
+      if (out.y_bf16) {
+        put(reinterpret_cast<Bf16*>(out.y) + token * out.y_stride + n, y);
       } else {
-        put(reinterpret_cast<float*>(l.y) + token * l.y_stride + n, y);
+        put(reinterpret_cast<float*>(out.y) + token * out.y_stride + n, y);
       }
     }
   }
 }
-// `alphas`: of the weight's rows.
 template <bool Scaled, int N>
-__device__ __forceinline__ void store_tile(const LinearParams& l, const float* alphas, std::int64_t n0,
-                                           std::int64_t token0, int rows, int lane, const float (&sum)[N]) {
-  const float alpha[2] = {alphas[n0 + lane / 4], alphas[n0 + lane / 4 + 8]};
-  store_values<Scaled>(l, n0, token0, rows, lane, alpha, sum);
+__device__ __forceinline__ void store_tile(const LinearParams& l, const TileOut& out, std::int64_t token0, int rows,
+                                           int lane, const float (&sum)[N]) {
+  const float alpha[2] = {out.alpha[out.n0 + lane / 4], out.alpha[out.n0 + lane / 4 + 8]};
+  store_values<Scaled>(l, out, token0, rows, lane, alpha, sum);
 }
 template <bool Scaled = false, int N>
 __device__ __forceinline__ void store_tile(const LinearParams& l, std::int64_t n0, std::int64_t token0, int rows,
                                            int lane, const float (&sum)[N]) {
-  store_tile<Scaled>(l, l.weight.alpha, n0, token0, rows, lane, sum);
+  store_tile<Scaled>(l, out_of(l, n0), token0, rows, lane, sum);
 }
 
 }  // namespace nibble::cuda

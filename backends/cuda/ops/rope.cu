@@ -6,6 +6,7 @@
 //   sums  num:: tree over the head                                         parity: ordered
 //   cost  4 or 8 bytes an element -> bandwidth bound       needs nothing; any arch
 #include "backends/cuda/device/sequence.cuh"
+#include "backends/cuda/device/sm90.cuh"
 #include "backends/cuda/device/tree.cuh"
 #include "backends/cuda/ops/sequence.h"
 #include "core/state/state_layout.h"
@@ -40,6 +41,7 @@ struct RopeTask {
 template <class T, int kTeam>
 __global__ void rope_heads(const StepView* steps, RopeTask<T> a) {
   __shared__ float lanes[kTeam == kWarp ? 1 : kTreeThreads];
+  let_next_launch_begin();
   const StepView& step = *steps;
   const int team = static_cast<int>(threadIdx.x) / kTeam, lane = static_cast<int>(threadIdx.x) % kTeam;
   const int teams = static_cast<int>(blockDim.x) / kTeam;

@@ -15,8 +15,9 @@ struct TokenCountsView {
   std::int32_t slots = 0, records = 0;
   std::int64_t vocab = 0;
 };
-// Tokens of StepView::taken_* leave, then the step's tokens count. Runs first in every step.
-void count_tokens(const Launch& to, const TokenCountsView& counts);
+// Tokens of StepView::taken_* leave, then the step's tokens count. Runs first in every step: a row's token that is
+// Batch::from_output(o) becomes sampled[o], of the step before, for whatever reads it later.
+void count_tokens(const Launch& to, const TokenCountsView& counts, const std::int32_t* sampled);
 // counts of `slot` without the last `pending` - `keep` recent tokens, to `to` [vocab]; and back.
 void counts_save(cudaStream_t stream, const TokenCountsView& counts, std::int32_t slot, std::int32_t keep,
                  std::int32_t pending, std::int32_t* to);

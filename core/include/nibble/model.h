@@ -43,6 +43,7 @@ struct ModelInfo {
   struct Experts {  // of layers whose MLP is a mixture; the shared expert is not counted
     std::int64_t layers = 0, experts = 0, per_token = 0, intermediate = 0;
     std::int64_t parameters = 0, active_parameters = 0;  // of all layers' experts; of those that serve one token
+    std::uint64_t active_bytes = 0;                      // of the latter, as packed; part of body.bytes
   } experts;
   double rms_eps = 0;
   bool tied_head = false;  // the head reads the embedding's table
@@ -80,6 +81,7 @@ struct ModelInfo {
                 count_bytes = 0;
   std::uint64_t mapped_bytes = 0;  // packing off: weights read where their files are mapped; in no arena
   std::uint64_t loading_bytes = 0;  // on the device beside the arenas while loading: what the peak exceeds them by
+  std::uint64_t free_bytes = 0;     // of the device's memory, before any of these was taken
   struct ProgramRow {
     std::string name;
     std::int64_t ops = 0;
@@ -132,6 +134,8 @@ class NIBBLE_API Model {
   // `tensors`: the matrices, then the vectors.
   static ModelInfo inspect(const std::filesystem::path& dir, std::vector<TensorRow>* tensors = nullptr,
                            const Device& on = Device::best(), const LoadOptions& how = {});
+  // The same of synthetic().
+  static ModelInfo inspect(const SyntheticOptions& what, const Device& on = Device::best(), const LoadOptions& how = {});
   static std::vector<std::string> architectures();
   static std::vector<std::string> synthetic_shapes();
 

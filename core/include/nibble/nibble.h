@@ -90,6 +90,10 @@ typedef struct nibble_load_options {
   nibble_progress_fn on_progress;
   nibble_message_fn on_message;
   void* user; /* for both callbacks */
+  /* Start a step before the host has seen the tokens of the one before: 1 or 0; -1: where the device computes beside
+   * the host. Answers are the same. */
+  int32_t run_ahead;
+  int32_t reserved_2; /* 0 */
 } nibble_load_options;
 NIBBLE_API void nibble_load_options_init(nibble_load_options* options, size_t struct_size);
 

@@ -17,6 +17,22 @@
 
 namespace nibble {
 
+// What a device does at most, measured.
+struct DeviceRoofs {
+  double copy_bytes_per_second = 0;    // read + written by a copy on the device
+  std::string copy;                    // of how much; where it was not measured: why
+  double matrix_flops_per_second = 0;  // of a large product in bf16; 0: not measured
+  std::string matrix;                  // by what; where it was not measured: why
+  double fp8_flops_per_second = 0;     // the same in FP8 (e4m3)
+  std::string fp8;
+};
+struct RoofOptions {
+  bool fp8 = false;
+};
+// Under a third of a second after the first time. What the device cannot show is 0 and says why. Throws Error(no_device)
+// for a device that is no card or is not there.
+NIBBLE_API DeviceRoofs measure_roofs(const Device& on, const RoofOptions& how = {});
+
 struct LinearShape {  // y[T, N] = x[T, K] w[N, K]^T
   std::int64_t n = 0, k = 0;
 };
@@ -242,5 +258,51 @@ struct DeltaBench {
 
 // Throws Error as bench_linear.
 NIBBLE_API DeltaBench bench_delta(const Device& on, const DeltaBenchOptions& how);
+
+// The attention of one layer: prompts from an empty sequence, or a step of decoding of sequences that hold `depth`
+// positions each.
+struct AttentionBenchShape {
+  std::int32_t heads = 0, kv_heads = 0, head_dim = 0;
+};
+
+struct AttentionBenchOptions {
+  std::vector<AttentionBenchShape> shapes;
+  std::vector<std::int64_t> rows;    // of a prompt
+  std::vector<std::int64_t> depths;  // of steps of decoding
+  std::vector<std::int32_t> sequences = {1};  // that run together, of both
+  int repetitions = 15;
+  bool peer = true;  // measure the peer's rate of operations, for the roof
+  std::function<bool(std::string_view what, double part)> on_progress;  // as above
+};
+
+struct AttentionBenchRow {
+  AttentionBenchShape shape;
+  std::int64_t rows = 0;   // of each sequence: a prompt's, or 1
+  std::int64_t depth = 0;  // positions that each holds before; 0: a prompt
+  std::int32_t sequences = 0;
+  std::string kernel;
+  LaunchTimes times;
+  std::uint64_t kv_bytes = 0;  // keys and values that the rows see, each once
+  bool cold = false;  // more than four times the L2 lies between two uses of a key
+
+  // Two multiply-adds for each pair of a row and a position, a prompt's pairs counted at half.
+  double flops() const {
+    const double pairs = depth > 0 ? static_cast<double>(depth + 1) : static_cast<double>(rows) * static_cast<double>(rows) / 2;
+    return 4.0 * pairs * static_cast<double>(sequences) * shape.heads * shape.head_dim;
+  }
+};
+
+struct AttentionBench {
+  std::string device, kernels, profile;
+  double copy_bytes_per_second = 0;
+  bool has_peer = false;
+  std::string peer;                  // as LinearBench's
+  double peer_flops_per_second = 0;
+  std::vector<AttentionBenchRow> rows;
+  bool complete = true;
+};
+
+// Throws Error as bench_linear.
+NIBBLE_API AttentionBench bench_attention(const Device& on, const AttentionBenchOptions& how);
 
 }  // namespace nibble

@@ -37,6 +37,9 @@ struct NIBBLE_API Device {
   // CUDA: what a gated delta net has between its projections (gates, convolution, delta rule, norm) is one op: same
   // bits. Empty: yes, but not where rows are f16 (sm70). What stays apart is said in ModelInfo::notes.
   std::optional<bool> fused_delta;
+  // CUDA: whether linear layers that are joined (projections of one input) are one launch, which gives the same bits; empty:
+  // where its kernels can, that is on path sm90.
+  std::optional<bool> fused_linears;
   // The residual sum and the norm that reads it are one op: same bits, one pass. Empty: yes. What stays apart is said in
   // ModelInfo::notes.
   std::optional<bool> fused_add_norm;
@@ -52,8 +55,8 @@ struct NIBBLE_API Device {
   static Device cpu(int threads = 0);
   static Device best();  // the first backend of the registry that finds a device
   // "cpu", "cpu:mirror=sm90", "cuda", "cuda:1": a backend, then a card's number or name=value pairs
-  // (profile, mirror, arch-path, threads, kernels, graphs, fused-pack, fused-swiglu, fused-delta, fused-add-norm, fused-gate
-  // or packing=on or off), parted by commas. Throws Error(invalid_argument).
+  // (profile, mirror, arch-path, threads, kernels, graphs, fused-pack, fused-swiglu, fused-delta, fused-linears, fused-add-norm,
+  // fused-gate or packing=on or off), parted by commas. Throws Error(invalid_argument).
   static Device parse(std::string_view text);
   std::string text() const;  // what parse() takes
 };
@@ -80,6 +83,9 @@ struct LoadOptions {
   std::int64_t kv_tokens = 8192;   // positions of KV cache, shared by all sessions, in pages of 64
   int step_tokens = 2048;          // rows of the largest step; a multiple of 64
   int max_drafts = 0;              // reserved rows that a step can take back, beyond the one always there
+  // Start a step before the host has seen the tokens of the one before; what ran behind the end of an answer is taken
+  // back, so answers and states are the same. Empty: where the device computes beside the host, which a card does.
+  std::optional<bool> run_ahead;
   std::function<bool(const LoadProgress&)> on_progress;        // false cancels: Error(cancelled)
   std::function<void(std::string_view)> on_message;            // "skipped 333 vision tensors"
 };

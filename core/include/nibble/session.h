@@ -38,6 +38,9 @@ NIBBLE_API const char* stop_reason_name(StopReason r);
 class NIBBLE_API TokenStream {
  public:
   bool next(Piece& piece);  // false at the end
+  // next() of each; a stream that has ended gives token -1 without text. How many gave a piece. For one thread with
+  // many answers: a step starts before the tokens of the one before are known only if readers wait for all of them.
+  static std::size_t next_of_each(std::span<TokenStream> streams, std::span<Piece> pieces);
   StopReason stop_reason() const;
   std::int64_t prompt_tokens() const;  // rows that prefill ran
   std::int64_t new_tokens() const;
