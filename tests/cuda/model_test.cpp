@@ -186,7 +186,7 @@ TEST_F(CudaModel, JoinedLinearsChangeNoBit) {
 }
 
 TEST_F(CudaModel, OtherPathsHaveNoJoinedLinears) {
-  for (const std::string path : {"sm70", "sm120"}) EXPECT_THROW(load("cuda:arch-path=" + path + ",fused-linears=on"), Error);
+  for (const std::string path : {"sm70", "sm120"}) EXPECT_THROW(load(("cuda:arch-path=" + path + ",fused-linears=on").c_str()), Error);
 }
 
 // The residual sum with its norm, packed and not, and attention with its gate.
