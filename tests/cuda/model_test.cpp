@@ -87,7 +87,7 @@ TEST_F(CudaModel, FusedSwiGluChangesNoBit) {
            {",fused-swiglu=off", "", ",graphs=off,fused-swiglu=off", ",graphs=off,fused-swiglu=on"}) {
         LoadOptions how = options(2);
         how.activations = activations;
-        const Model model = Model::load(checkpoint(), Device::parse("cuda:fused-pack=off,arch-path=" + path + more), how);
+        const Model model = Model::load(checkpoint(), Device::parse("cuda:fused-pack=off,fused-linears=off,arch-path=" + path + more), how);
         Session a = model.new_session(), b = model.new_session();
         answers.push_back(read_all(a.generate(prompt, answer_of(32))));
         launches.push_back(model.stats().last_launches);
@@ -367,7 +367,7 @@ TEST_F(CudaModel, ATraceNamesOpsAndCopies) {
     EXPECT_TRUE(e.op.empty() || e.step >= 0) << e.name;
     copies += e.kind == TraceEvent::Kind::copy;
   }
-  EXPECT_GT(kernels, 8u * 100);
+  EXPECT_GT(kernels, 8u * 60);
   EXPECT_GT(named, kernels * 9 / 10);
   EXPECT_GE(copies, 16u);
   EXPECT_GT(trace.busy_share(), 0.0);
@@ -378,7 +378,7 @@ TEST_F(CudaModel, ATraceNamesOpsAndCopies) {
     EXPECT_EQ(trace.steps[i].prompt, i == 0) << i;
     EXPECT_GE(trace.steps[i].start_ns, i == 0 ? trace.start_ns : trace.steps[i - 1].start_ns);
     const Trace one = trace.of_steps(i, i + 1);
-    EXPECT_GT(one.events.size(), 100u) << i;
+    EXPECT_GT(one.events.size(), 60u) << i;
     EXPECT_EQ(one.events.front().name, "copy to device") << i;
     EXPECT_GT(one.busy_share(), trace.busy_share() / 2) << i;
     double linear = 0, all = 0;
