@@ -99,8 +99,9 @@ class Runner : BenchRun<AttentionBench, AttentionBenchOptions> {
     args.parts = splits > 0 ? reinterpret_cast<float*>(parts.data()) : nullptr;
     args.split_slots = splits;
     args.records = 1;
-    row.kernel = attention_kernel(args);
+    args.path = path_;
     const Launch to = launch_of(timer_, step, sent, card_.multiprocessors);
+    row.kernel = attention_kernel(to, args);
     row.times = timer_.measure(static_cast<int>(held), [&](int copy) {
       AttentionArgs of_copy = args;
       of_copy.state.k += u(copy) * bytes;
