@@ -31,7 +31,7 @@ std::string class_of(const TraceEvent& e) {
 std::string copies_of(const Trace& trace) {
   std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> kinds;  // count, bytes
   for (const TraceEvent& e : trace.events) {
-    if (e.kind != TraceEvent::Kind::copy) continue;
+    if (e.kind != TraceEvent::Kind::copy || e.step < 0) continue;
     auto& [count, bytes] = kinds[e.name];
     ++count;
     bytes += e.bytes;
@@ -73,7 +73,7 @@ std::string trace_text(const std::vector<TracedRow>& rows) {
     std::map<std::string, Sum> sums;
     double all = 0;
     for (const TraceEvent& e : row.trace.events) {
-      if (!computes(e)) continue;
+      if (!computes(e) || e.step < 0) continue;
       Sum& sum = sums[class_of(e)];
       const double seconds = static_cast<double>(e.end_ns - e.start_ns) * 1e-9;
       ++sum.runs;

@@ -211,6 +211,12 @@ class Bench final : public Command {
         }
       }
     }
+    for (const BenchCase& c : cases) {
+      const std::int64_t kv = sized_for({}, {c}).kv_tokens;
+      if (kv <= limits::kv_tokens) continue;
+      throw usage_error(fmt::format("bench: {} batch {} needs {} positions of KV cache: expected at most {}", c.name(), c.batch, kv,
+                                    limits::kv_tokens));
+    }
     if (cases.empty()) throw usage_error("bench: expected at least one row, found -p 0 and -n 0");
     return cases;
   }

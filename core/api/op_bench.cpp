@@ -79,11 +79,12 @@ void check(const PackBenchOptions& how) {
 
 // By a backend that measures it, which only cards do.
 template <class Bench, class Options>
-Bench on_a_card(const Device& on, const Options& how, Bench (*BackendEntry::*measure)(const BackendOptions&, const Options&)) {
+Bench on_a_card(const Device& on, const Options& how, Bench (*BackendEntry::*measure)(const BackendOptions&, const Options&),
+                const char* what = "bench ops") {
   const BackendEntry& entry = backend_for(on);
   if (entry.*measure == nullptr) {
     throw Error(ErrorCode::no_device,
-                "[device] bench ops: expected a CUDA device (cuda, cuda:1), found " + on.text());
+                std::string("[device] ") + what + ": expected a CUDA device (cuda, cuda:1), found " + on.text());
   }
   return (entry.*measure)(backend_options(on), how);
 }
@@ -171,7 +172,7 @@ AttentionBench bench_attention(const Device& on, const AttentionBenchOptions& ho
 }
 
 DeviceRoofs measure_roofs(const Device& on, const RoofOptions& how) {
-  return on_a_card(on, how, &BackendEntry::measure_roofs);
+  return on_a_card(on, how, &BackendEntry::measure_roofs, "roofs");
 }
 
 PackBench bench_pack(const Device& on, const PackBenchOptions& how) {

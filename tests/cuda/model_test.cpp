@@ -363,6 +363,8 @@ TEST_F(CudaModel, ATraceNamesOpsAndCopies) {
     EXPECT_EQ(e.name.find("anonymous"), std::string::npos) << e.name;
     kernels += e.kind == TraceEvent::Kind::kernel;
     named += e.kind == TraceEvent::Kind::kernel && !e.op.empty();
+    EXPECT_EQ(e.op.empty(), e.op_kind.empty()) << e.name;
+    EXPECT_TRUE(e.op.empty() || e.step >= 0) << e.name;
     copies += e.kind == TraceEvent::Kind::copy;
   }
   EXPECT_GT(kernels, 8u * 100);
@@ -370,6 +372,24 @@ TEST_F(CudaModel, ATraceNamesOpsAndCopies) {
   EXPECT_GE(copies, 16u);
   EXPECT_GT(trace.busy_share(), 0.0);
   EXPECT_LE(trace.busy_share(), 1.0);
+  // The prompt, then tokens; each step has its kernels, its copies and a time of its own.
+  ASSERT_GE(trace.steps.size(), 8u);
+  for (std::size_t i = 0; i < trace.steps.size(); ++i) {
+    EXPECT_EQ(trace.steps[i].prompt, i == 0) << i;
+    EXPECT_GE(trace.steps[i].start_ns, i == 0 ? trace.start_ns : trace.steps[i - 1].start_ns);
+    const Trace one = trace.of_steps(i, i + 1);
+    EXPECT_GT(one.events.size(), 100u) << i;
+    EXPECT_EQ(one.events.front().name, "copy to device") << i;
+    EXPECT_GT(one.busy_share(), trace.busy_share() / 2) << i;
+    double linear = 0, all = 0;
+    for (const auto& [name, seconds] : one.class_seconds()) {
+      all += seconds;
+      if (name == "linear") linear = seconds;
+    }
+    EXPECT_NEAR(all, one.busy_share() * one.seconds(), 1e-9);
+    EXPECT_GT(linear, all / 20) << i;
+  }
+  EXPECT_GE(trace.of_steps(1, 8).busy_share(), trace.busy_share()) << "without what lies before and behind the steps";
 }
 
 // Holds with and without a card.

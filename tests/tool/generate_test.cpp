@@ -1,6 +1,7 @@
 // `nibble generate` and `nibble tokenize` on the trained checkpoint.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <regex>
 
 #include "tests/tool/run_tool.h"
@@ -228,6 +229,42 @@ TEST(Tokenize, LinesSpecialsAndIdsOnTheCommandLine) {
   const ToolRun bad = run_tool({"tokenize", model_path(), "--decode", "5000000"});
   EXPECT_EQ(bad.code, 1);
   EXPECT_NE(bad.err.find("5000000"), std::string::npos) << bad.err;
+}
+
+TEST(Generate, StatsSayHowBusyTheDeviceWas) {
+  const std::vector<std::string> args = {"generate", model_path(), "-p", kPrompt, "-n", "4", "--device", "cpu", "--stats", "--ignore-stop-tokens"};
+  const ToolRun text = run_tool(args);
+  ASSERT_EQ(text.code, 0) << text.err;
+  for (const char* part : {"first      token after ", "busy       prompt ", " in 1 steps, new ", " in 3 steps", "of a traced run"}) {
+    EXPECT_NE(text.err.find(part), std::string::npos) << part << "\n" << text.err;
+  }
+  std::vector<std::string> with_json = args;
+  with_json.push_back("--json");
+  const Json stats = *parse_json(run_tool(with_json).out).find("stats");
+  EXPECT_GT(stats.find("time_to_first_token_seconds")->as_double(), 0);
+  EXPECT_GT(stats.find("prompt_tokens_per_second")->as_double(), 0);
+  EXPECT_GT(stats.find("new_tokens_per_second")->as_double(), 0);
+  EXPECT_EQ(stats.find("steps")->as_int(), 4);
+  EXPECT_GT(stats.find("launches")->as_int(), 400);
+  EXPECT_EQ(stats.find("host_to_device_bytes")->as_int(), 0);
+  EXPECT_EQ(stats.find("not_traced"), nullptr);
+  EXPECT_EQ(stats.find("prompt_trace")->find("steps")->as_int(), 1);
+  EXPECT_EQ(stats.find("new_trace")->find("steps")->as_int(), 3);
+  EXPECT_GT(stats.find("new_trace")->find("busy_share")->as_double(), 0.1);
+  with_json.erase(std::find(with_json.begin(), with_json.end(), "--stats"));
+  EXPECT_EQ(parse_json(run_tool(with_json).out).find("stats"), nullptr) << "nobody asked";
+}
+
+// What is traced is bounded; the answer and its rate are not.
+TEST(Generate, StatsOfALongAnswer) {
+  const ToolRun run = run_tool({"generate", model_path(), "-p", kPrompt, "-n", "600", "--device", "cpu", "--stats", "--json",
+                                "--ignore-stop-tokens"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Json out = parse_json(run.out);
+  EXPECT_EQ(out.find("new_tokens")->as_int(), 600);
+  EXPECT_EQ(out.find("stats")->find("new_trace")->find("steps")->as_int(), 512);
+  EXPECT_GT(out.find("stats")->find("new_tokens_per_second")->as_double(), 0);
+  EXPECT_NE(run.err.find("(of the first 512 tokens)"), std::string::npos) << run.err;
 }
 
 }  // namespace

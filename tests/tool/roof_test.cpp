@@ -104,6 +104,16 @@ TEST(RowRoof, WhatWasNotMeasuredIsSaid) {
   EXPECT_NE(tool::roof_of(small(), decode(5, 0, 1), work, none).text.find("no memory"), std::string::npos);
 }
 
+TEST(RowRoof, OnlyACardsAreMeasuredSo) {
+  try {
+    measure_roofs(Device::cpu());
+    FAIL() << "expected a refusal";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::no_device);
+    EXPECT_NE(std::string(e.what()).find("roofs: expected a CUDA device"), std::string::npos) << e.what();
+  }
+}
+
 TEST(RowRoof, MediansOfWhatWasMeasured) {
   std::vector<DeviceRoofs> samples(4);
   samples[0].copy_bytes_per_second = 3;
