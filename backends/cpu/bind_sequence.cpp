@@ -131,8 +131,11 @@ Binder::Call Binder::call(const Attention& a) {
   bound_.limits.attention = true;
   output_ = a.y;
   section_ = &a.section;
-  const bool units = num::attention_on_units(a.shape) && prefill_units_of(l_.profile) == PrefillUnits::sm90;
-  return [&l = l_, q, y, units, scale = a.scale, layer = a.layer, section = a.section](const Step& step) {
+  const PrefillUnits of_profile = prefill_units_of(l_.profile);
+  const bool sm70 = of_profile == PrefillUnits::sm70;
+  const bool units = num::attention_on_units(a.shape) &&
+                     (sm70 ? a.section == Section::prefill : of_profile == PrefillUnits::sm90);
+  return [&l = l_, q, y, units, sm70, scale = a.scale, layer = a.layer, section = a.section](const Step& step) {
     SequenceContext c = context(l);
     attention(c, l.kv,
               {{q.data, q.stride},
@@ -141,7 +144,8 @@ Binder::Call Binder::call(const Attention& a) {
                step.ranges(section),
                step.batch.pages,
                {y.data, y.stride},
-               units});
+               units,
+               sm70});
   };
 }
 

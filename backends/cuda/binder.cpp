@@ -219,7 +219,7 @@ class Binder : private BinderViews {
     const KvLayerView& state = attention_layer(a.layer, a.shape);
     const std::int64_t cols = std::int64_t{a.shape.heads} * a.shape.head_dim;
     bound_.limits.attention = true;
-    const bool units = attention_on_units(l_.path, a.shape);
+    const bool units = attention_on_units(l_.path, a.shape, a.section);
     return {operand("q", a.q, cols), a.scale, state, a.section, result("y", a.y, cols), units, l_.workspace.attention,
             attention_split_slots(units, l_.sizes.pages, l_.sizes.slots), l_.sizes.records, l_.path};
   }

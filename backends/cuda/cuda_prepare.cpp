@@ -67,7 +67,7 @@ struct ScratchPlan {
         const bool tokens = gated != nullptr ? p.cls.has(Section::decode) || p.cls.has(Section::verify)
                                              : a != nullptr && a->section != Section::prefill;
         if (tokens) {
-          const std::int64_t splits = attention_split_slots(attention_on_units(path, a->shape), sizes.pages, sizes.slots);
+          const std::int64_t splits = attention_split_slots(attention_on_units(path, a->shape, Section::decode), sizes.pages, sizes.slots);
           attention = std::max(attention, attention_parts_bytes(a->shape, splits, sizes.records));
         }
         const auto* net = std::get_if<DeltaNet>(&op.args);

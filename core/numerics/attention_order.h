@@ -1,5 +1,5 @@
-// attention_order.h: how profiles sm90 and sm120 compute Attention (core/ops/ops.h) on matrix units, for the head sizes that
-// attention_on_units() names. For the row at position p and one head:
+// attention_order.h: how profiles sm90, sm120 and sm70 compute Attention (core/ops/ops.h) on matrix units, for the head
+// sizes that attention_on_units() names. sm90 and sm120, for the row at position p and one head:
 //
 //   mma(c; a b)   as in delta_order.h: fused sums (fused_dot.h) of groups of 16, F = 25, ascending; c is +0 where none is
 //                 given. q and k over all of head_dim, keys over all 64 of a tile
@@ -22,6 +22,18 @@
 // that is no number makes rows no numbers that share its tile, earlier ones too: 0 * NaN. Of decode and verify rows all
 // values beyond p count as +0: what lies behind a row changes nothing, and a row is the same alone and among others.
 // Queries of other heads and rows change nothing.
+//
+// Profile sm70 computes prefill rows so, for the same head sizes, with f16 operands: mma has groups of 4, F = 23. Queries,
+// keys and values are float32, as what is made of rows of f16; what is too large for f16 enters by a power of two, which is
+// 1 for the values that models have. Its decode and verify rows are those of ops.h.
+//
+//   f16(x; e)     num::weight_to_f16(x, e): f16(x * 2^-e)
+//   e_q, e_K, e_V num::activation_exponent of the largest finite magnitude of the row's query, and of the tile's keys and
+//                 values, those that the sequence has with all rows of this batch
+//
+//   x_j  = ((mma(f16(q; e_q) f16(k_j; e_K)) * 2^e_q) * 2^e_K) * scale
+//   l    as above, but chain c has the keys j of the tile with j / 2 % 2 + 2 * (j / 8 % 2) == c
+//   O[d] = fma(2^e_V, mma(f16(w_j; 0) f16(v_j[d]; e_V)), f * O[d])
 #pragma once
 
 #include "core/numerics/matrix_order.h"

@@ -222,7 +222,7 @@ struct QkNormRope {
 //   ascending, continues O[d] = fma(p_j, v_j[d], O[d]): what lies behind p changes nothing.
 //   Splits are combined ascending in the same way: f = num::exp(m_a - m), h = num::exp(m_b - m),
 //   l = fma(l_b, h, l_a * f), O = fma(O_b, h, O_a * f).   y = O * num::div(1, l).
-// Profiles sm90 and sm120 compute as core/numerics/attention_order.h says, for the head sizes named there.
+// Profiles sm90, sm120 and, of prefill rows, sm70 compute as core/numerics/attention_order.h says, for the head sizes named there.
 struct Attention {
   Tensor q;  // [T, heads * head_dim] operand
   AttentionShape shape;

@@ -16,6 +16,7 @@ struct AttentionHead {
   Row q;                             // [rows, dim], bf16 values
   Row k, v;                          // [position + rows, dim], bf16 values
   float scale;
+  bool sm70 = false;  // of that profile, with any values
 };
 
 namespace units {
@@ -69,7 +70,54 @@ inline Row divided(const Sums& s) {
   for (const float o : s.o) y.push_back(num::mul(o, num::div(1.0f, s.l)));
   return y;
 }
+
+inline int activation_exponent(const Row& x, std::int64_t begin, std::int64_t count) {
+  std::uint32_t most = 0;
+  for (std::int64_t i = begin; i < begin + count; ++i) most = std::max(most, num::finite_magnitude(x[at(i)]));
+  return num::activation_exponent(most);
+}
+inline float times_power(float x, int e) { return num::mul(x, num::power_of_two(e)); }
+
+// A prefill row in profile sm70.
+inline Sums attention_tiles_sm70(const AttentionHead& h, std::int64_t row) {
+  constexpr std::int64_t kTile = num::kAttentionTile;
+  const std::int64_t p = h.position + row, end = h.position + h.rows;
+  const int e_q = activation_exponent(h.q, row * h.dim, h.dim);
+  Row q;
+  for (std::int64_t d = 0; d < h.dim; ++d) q.push_back(f16(h.q[at(row * h.dim + d)], e_q));
+  Sums s;
+  s.o.assign(at(h.dim), 0.0f);
+  for (std::int64_t start = 0; start <= p; start += kTile) {
+    const std::int64_t there = std::min(kTile, end - start);
+    const int e_k = activation_exponent(h.k, start * h.dim, there * h.dim), e_v = activation_exponent(h.v, start * h.dim, there * h.dim);
+    Row x(kTile, -INFINITY), w(kTile, 0.0f), operand(kTile);
+    float next = s.m;
+    for (std::int64_t j = 0; j < kTile && start + j <= p; ++j) {
+      Row key;
+      for (std::int64_t d = 0; d < h.dim; ++d) key.push_back(f16(h.k[at((start + j) * h.dim + d)], e_k));
+      x[at(j)] = num::mul(times_power(times_power(mma_f16(0.0f, q, key), e_q), e_k), h.scale);
+      next = larger(next, x[at(j)]);
+    }
+    const float f = next == s.m ? 1.0f : num::exp(num::sub(s.m, next));
+    float chain[4] = {};
+    for (std::int64_t j = 0; j < kTile; ++j) {
+      if (start + j <= p) w[at(j)] = x[at(j)] == next ? 1.0f : num::exp(num::sub(x[at(j)], next));
+      float& of = chain[j / 2 % 2 + 2 * (j / 8 % 2)];
+      of = num::add(of, w[at(j)]);
+      operand[at(j)] = f16(w[at(j)]);
+    }
+    s.l = num::fma(s.l, f, num::add(num::add(chain[0], chain[1]), num::add(chain[2], chain[3])));
+    s.m = next;
+    for (std::int64_t d = 0; d < h.dim; ++d) {
+      Row column(kTile, 0.0f);
+      for (std::int64_t j = 0; j < there; ++j) column[at(j)] = f16(h.v[at((start + j) * h.dim + d)], e_v);
+      s.o[at(d)] = num::fma(num::power_of_two(e_v), mma_f16(0.0f, operand, column), num::mul(f, s.o[at(d)]));
+    }
+  }
+  return s;
+}
 inline Row prefill_row(const AttentionHead& h, std::int64_t row) {
+  if (h.sm70) return divided(attention_tiles_sm70(h, row));
   return divided(attention_tiles(h, row, 0, h.position + row + 1, h.position + h.rows));
 }
 inline Row decode_row(const AttentionHead& h, std::int64_t row) {

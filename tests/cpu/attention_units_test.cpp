@@ -16,24 +16,27 @@ constexpr int kMostRows = 65;  // the plain text takes its time there
 constexpr int kMostRows = 200;
 #endif
 
-class AttentionUnits : public testing::TestWithParam<std::tuple<int, int>> {  // head_dim, heads of a kv head
+class AttentionUnits : public testing::TestWithParam<std::tuple<int, int, bool>> {  // head_dim, heads of a kv head, of sm70
  protected:
+  static AttentionRows rows_like(std::int64_t position, std::int64_t rows, std::uint64_t seed) {
+    return like_a_model(shape(), position, rows, seed, std::get<2>(GetParam()));
+  }
   static AttentionShape shape() {
-    const auto [dim, group] = GetParam();
+    const auto [dim, group, sm70] = GetParam();
     const std::int32_t kv_heads = group == 6 ? 1 : 2;
     return {kv_heads * group, kv_heads, dim};
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, AttentionUnits, testing::Combine(testing::Values(64, 128, 256), testing::Values(1, 3, 6)),
+INSTANTIATE_TEST_SUITE_P(All, AttentionUnits, testing::Combine(testing::Values(64, 128, 256), testing::Values(1, 3, 6), testing::Bool()),
                          [](const auto& of) {
                            return "dim_" + std::to_string(std::get<0>(of.param)) + "_group_" +
-                                  std::to_string(std::get<1>(of.param));
+                                  std::to_string(std::get<1>(of.param)) + (std::get<2>(of.param) ? "_sm70" : "");
                          });
 
 // Later rows lie in the pages already and count for nothing, so one run of the plain text serves every number of rows.
 TEST_P(AttentionUnits, IsTheContract) {
   for (const int position : {0, 64, 128 + 17}) {
-    const AttentionRows all = like_a_model(shape(), position, kMostRows, static_cast<std::uint64_t>(position));
+    const AttentionRows all = rows_like(position, kMostRows, static_cast<std::uint64_t>(position));
     const Row want = reference_units(all);
     for (const int rows : {1, 2, 15, 16, 17, 63, 64, 65, 127, 129, 200}) {
       if (rows > kMostRows) break;
@@ -48,7 +51,7 @@ TEST_P(AttentionUnits, IsTheContract) {
 }
 
 TEST_P(AttentionUnits, CutsAtMultiplesOf64) {
-  const AttentionRows all = like_a_model(shape(), 64, 266, 3);
+  const AttentionRows all = rows_like(64, 266, 3);
   for (const std::string& isa : isas_here()) {
     AttentionPages pages(all.shape, {&all, 1});
     const Row want = pages.run(isa, {&all, 1});
@@ -64,8 +67,7 @@ TEST_P(AttentionUnits, CutsAtMultiplesOf64) {
 }
 
 TEST_P(AttentionUnits, ARaggedBatchIsItsRanges) {
-  const std::vector<AttentionRows> sequences = {like_a_model(shape(), 0, 70, 4), like_a_model(shape(), 145, 1, 5),
-                                                like_a_model(shape(), 64, 129, 6), like_a_model(shape(), 7, 9, 7)};
+  const std::vector<AttentionRows> sequences = {rows_like(0, 70, 4), rows_like(145, 1, 5), rows_like(64, 129, 6), rows_like(7, 9, 7)};
   Row want;
   for (const AttentionRows& s : sequences) append(want, run(isas_here().front(), s));
   for (const std::string& isa : isas_here()) {
@@ -85,14 +87,23 @@ TEST(AttentionUnitsOp, OfHeadsThatUnitsTake) {
     AttentionPages pages(rows.shape, {&rows, 1});
     EXPECT_NE(pages.run(isa, {&rows, 1}, true, section), pages.run(isa, {&rows, 1}, false, section));
     EXPECT_THROW(AttentionPages(other.shape, {&other, 1}).run(isa, {&other, 1}, true, section), Error);
+    AttentionRows of_sm70 = rows;
+    of_sm70.sm70 = true;
+    if (section == Section::prefill) {
+      EXPECT_NE(pages.run(isa, {&of_sm70, 1}, true, section), pages.run(isa, {&rows, 1}, true, section));
+    } else {
+      EXPECT_THROW(pages.run(isa, {&of_sm70, 1}, true, section), Error);
+    }
   }
 }
 
 constexpr AttentionShape kShape{2, 1, 64};
 void with(const char* name, auto change) {
-  AttentionRows r = like_a_model(kShape, 33, 70, 9);  // 103 keys: in the second tile 25 of nothing
-  change(r);
-  expect_contract(r, name);
+  for (const bool sm70 : {false, true}) {
+    AttentionRows r = like_a_model(kShape, 33, 70, 9, sm70);  // 103 keys: in the second tile 25 of nothing
+    change(r);
+    expect_contract(r, std::string(name) + (sm70 ? ", sm70" : ""));
+  }
 }
 float& key(AttentionRows& r, std::int64_t j, std::int64_t d) { return r.k[at(j * 64 + d)]; }
 float& value(AttentionRows& r, std::int64_t j, std::int64_t d) { return r.v[at(j * 64 + d)]; }
@@ -122,13 +133,15 @@ TEST(AttentionUnitsContract, ValuesThatAreNoNumbers) {
 
 // Earlier rows of its tile; rows of tiles before never.
 TEST(AttentionUnitsContract, AValueThatIsNoNumberMarksItsTile) {
-  AttentionRows r = like_a_model({1, 1, 64}, 0, 128, 10);
-  value(r, 100, 7) = kNan;
-  for (const std::string& isa : isas_here()) {
-    const Row y = run(isa, r);
-    for (std::int64_t i = 0; i < r.rows; ++i) {
-      for (std::int64_t d = 0; d < 64; ++d) {
-        EXPECT_EQ(std::isnan(y[at(i * 64 + d)]), d == 7 && i >= 64) << i << ", " << d;
+  for (const bool sm70 : {false, true}) {
+    AttentionRows r = like_a_model({1, 1, 64}, 0, 128, 10, sm70);
+    value(r, 100, 7) = kNan;
+    for (const std::string& isa : isas_here()) {
+      const Row y = run(isa, r);
+      for (std::int64_t i = 0; i < r.rows; ++i) {
+        for (std::int64_t d = 0; d < 64; ++d) {
+          EXPECT_EQ(std::isnan(y[at(i * 64 + d)]), d == 7 && i >= 64) << i << ", " << d;
+        }
       }
     }
   }
@@ -136,14 +149,16 @@ TEST(AttentionUnitsContract, AValueThatIsNoNumberMarksItsTile) {
 
 // A page may hold anything where the range has no rows yet: zeros, numbers or none give the same rows.
 TEST(AttentionUnitsContract, WhatLiesBehindTheRangeCountsForNothing) {
-  AttentionRows r = like_a_model(kShape, 33, 95, 11);
-  const AttentionRows first = r.part(0, 20);
-  const Row want = reference_units(first);
-  for (const float x : {0.0f, kNan, kInfinity, 3e38f}) {
-    AttentionRows part = first;
-    std::fill(part.k.begin() + 53 * 64, part.k.end(), x);
-    std::fill(part.v.begin() + 53 * 64, part.v.end(), x);
-    for (const std::string& isa : isas_here()) expect_bytes(run(isa, part), want, isa + ", " + std::to_string(x));
+  for (const bool sm70 : {false, true}) {
+    AttentionRows r = like_a_model(kShape, 33, 95, 11, sm70);
+    const AttentionRows first = r.part(0, 20);
+    const Row want = reference_units(first);
+    for (const float x : {0.0f, kNan, kInfinity, 3e38f}) {
+      AttentionRows part = first;
+      std::fill(part.k.begin() + 53 * 64, part.k.end(), x);
+      std::fill(part.v.begin() + 53 * 64, part.v.end(), x);
+      for (const std::string& isa : isas_here()) expect_bytes(run(isa, part), want, isa + ", " + std::to_string(x));
+    }
   }
 }
 
@@ -207,6 +222,28 @@ TEST(AttentionUnitsContract, Values) {
     for (std::int64_t j = 1; j < 103; j += 2) {
       for (std::int64_t d = 0; d < 64; ++d) value(r, j, d) = -value(r, j - 1, d), key(r, j, d) = key(r, j - 1, d);
     }
+  });
+}
+
+// Queries, keys and values of all of float32's range, tile by tile and among others.
+TEST(AttentionUnitsContract, Powers) {
+  const auto scaled = [](Row& x, std::int64_t step, int least, int most) {
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      x[i] = std::ldexp(x[i], least + static_cast<int>(static_cast<std::int64_t>(i) / step % (most - least + 1)));
+    }
+  };
+  with("tiles of values from 2^-120 to 2^120", [&](AttentionRows& r) { scaled(r.v, 64 * 64, -120, 120); });
+  with("keys of values from 2^10 to 2^100", [&](AttentionRows& r) { scaled(r.v, 64, 10, 100); });
+  with("columns of values from 2^-40 to 2^23", [&](AttentionRows& r) { scaled(r.v, 1, -40, 23); });
+  with("keys from 2^-60 to 2^42", [&](AttentionRows& r) { scaled(r.k, 64, -60, 42); });
+  with("columns of keys from 2^-20 to 2^43", [&](AttentionRows& r) { scaled(r.k, 1, -20, 43); });
+  with("queries from 2^-60 to 2^79", [&](AttentionRows& r) { scaled(r.q, 128, -60, 79); });
+  with("large queries and keys, small scale", [&](AttentionRows& r) {
+    scaled(r.q, 64, 14, 20), scaled(r.k, 64, 13, 17);
+    r.scale = 0x1p-36f;
+  });
+  with("largest of f16, and just beyond", [](AttentionRows& r) {
+    r.v[3] = 32767.0f, r.v[at(64 * 64 + 5)] = 32768.0f, r.v[at(64 * 64 + 9)] = 65520.0f, r.k[9] = -65519.0f;
   });
 }
 

@@ -15,11 +15,12 @@ struct AttentionRows {
   Row q;                        // [rows, heads * head_dim], bf16 values
   Row k, v;                     // [position + rows or more, kv_heads * head_dim], bf16 values; more lie in the pages
   float scale;
+  bool sm70 = false;            // of that profile, with any values
 
   std::int64_t cols() const { return std::int64_t{shape.heads} * shape.head_dim; }
   std::int64_t kv_cols() const { return std::int64_t{shape.kv_heads} * shape.head_dim; }
   AttentionHead head(std::int32_t h) const {
-    AttentionHead r{shape.head_dim, position, rows, {}, {}, {}, scale};
+    AttentionHead r{shape.head_dim, position, rows, {}, {}, {}, scale, sm70};
     const std::int64_t kv = h / (shape.heads / shape.kv_heads);
     const auto take = [&](Row& to, const Row& from, std::int64_t count, std::int64_t width, std::int64_t of) {
       for (std::int64_t i = 0; i < count; ++i) {
@@ -89,7 +90,7 @@ class AttentionPages {
     cpu::Parallel parallel(threads);
     Floats work(static_cast<std::int64_t>(cpu::attention_workspace(shape_, most, threads) / sizeof(float)));
     cpu::SequenceContext context{parallel, cpu::sequence_kernels(isa), work.bytes()};
-    cpu::attention(context, *arena_, {q, sequences.front().scale, 0, ranges, pages_, y, units});
+    cpu::attention(context, *arena_, {q, sequences.front().scale, 0, ranges, pages_, y, units, sequences.front().sm70});
     y.expect_gaps();
     Row all;
     for (std::int64_t i = 0; i < rows; ++i) append(all, y.row(i));
@@ -120,9 +121,9 @@ inline Row run(const std::string& isa, const AttentionRows& rows, Section sectio
 
 // As a model has them behind norm and rotation: elements of about 1, scores of about 1.
 inline AttentionRows like_a_model(const AttentionShape& shape, std::int64_t position, std::int64_t rows,
-                                  std::uint64_t seed) {
-  Normal normal(seed);
-  AttentionRows r{shape, position, rows, {}, {}, {}, static_cast<float>(1.0 / std::sqrt(shape.head_dim))};
+                                  std::uint64_t seed, bool sm70 = false) {
+  Normal normal(seed, sm70 ? +[](float x) { return x; } : bf16);
+  AttentionRows r{shape, position, rows, {}, {}, {}, static_cast<float>(1.0 / std::sqrt(shape.head_dim)), sm70};
   r.q = normal.row(rows * r.cols());
   r.k = normal.row((position + rows) * r.kv_cols());
   r.v = normal.row((position + rows) * r.kv_cols());

@@ -9,7 +9,6 @@
 #include "backends/cpu/ops/sequence_ops.h"
 #include "core/numerics/codecs.h"
 #include "core/numerics/delta_order.h"
-#include "core/numerics/row_scale.h"
 #include "tests/cpu/units_support.h"
 
 namespace nibble::test {
@@ -24,14 +23,11 @@ struct DeltaHead {  // rows of one value head, and the state before them
   PrefillUnits units = PrefillUnits::sm90;
 };
 
-inline float f16(float x, int e = 0) { return num::f16_to_float(num::weight_to_f16(x, e)); }
-
 namespace units {
 
 constexpr int kRows = 64;
 
 constexpr auto mma_tf32 = mma<8, 25, num::kBf16MinExponent>;
-constexpr auto mma_f16 = mma<4, 23, num::kF16MinExponent>;
 inline Row slice(const Row& from, std::int64_t begin, std::int64_t count, std::int64_t step = 1) {
   Row r(at(count));
   for (std::int64_t i = 0; i < count; ++i) r[at(i)] = from[at(begin + i * step)];

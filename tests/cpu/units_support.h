@@ -11,11 +11,13 @@
 
 #include "core/numerics/codecs.h"
 #include "core/numerics/fused_dot.h"
+#include "core/numerics/row_scale.h"
 #include "tests/cpu/sequence_alone.h"
 
 namespace nibble::test {
 
 inline float bf16(float x) { return num::bf16_to_float(num::float_to_bf16(x)); }
+inline float f16(float x, int e = 0) { return num::f16_to_float(num::weight_to_f16(x, e)); }
 
 namespace units {
 
@@ -27,6 +29,7 @@ float mma(float c, const Row& a, const Row& b) {
   return c;
 }
 constexpr auto mma_bf16 = mma<16, 25, num::kBf16MinExponent>;
+constexpr auto mma_f16 = mma<4, 23, num::kF16MinExponent>;
 
 }  // namespace units
 

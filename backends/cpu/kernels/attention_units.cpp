@@ -1,7 +1,8 @@
-// attention_units.cpp: attention as profile sm90's matrix units compute it. Contract and names:
-// core/numerics/attention_order.h; q and the pages hold bf16 values.
+// attention_units.cpp: attention as the matrix units of profiles sm90 and sm70 compute it. Contract and names:
+// core/numerics/attention_order.h; q and the pages hold bf16 values for sm90, any for sm70.
 //   map   up to 16 rows of one head, or heads of one row, against one page at a time; in it 16 keys, then 16 columns of the values
 //   cost  2 * head_dim products a row and key, each a tenth of the speed of a chain's
+#include <algorithm>
 #include <cassert>
 
 #include "backends/cpu/kernels/lanes.h"
@@ -9,16 +10,47 @@
 #include "backends/cpu/kernels/sequence_table.h"
 #include "backends/cpu/kernels/unit_product.h"
 #include "core/numerics/attention_order.h"
+#include "core/numerics/row_scale.h"
 
 namespace nibble::cpu::NIBBLE_ISA {
 namespace {
 
-constexpr int kMin = num::kBf16MinExponent;
-constexpr auto mma = unit_mma<num::kSm90Order.group, num::kSm90Order.fraction_bits, kMin>;
+struct Sm90 {
+  static constexpr int kMin = num::kBf16MinExponent;
+  static constexpr num::MatrixOrder kOrder = num::kSm90Order;
+  static constexpr bool kF16 = false;
+  static constexpr int chain_of(int key) { return key / 2 % 4; }
+};
+struct Sm70 {
+  static constexpr int kMin = num::kF16MinExponent;
+  static constexpr num::MatrixOrder kOrder = num::kSm70Order;
+  static constexpr bool kF16 = true;
+  static constexpr int chain_of(int key) { return key / 2 % 2 + 2 * (key / 8 % 2); }
+};
+
 constexpr int kPanels = kTile / kPanel;  // of keys
 static_assert(kPanel == kLanes && kTile == num::kAttentionTile && kTile % num::kSm90Order.group == 0);
 
+// Whole panels of 16 to f16(x; e), with one e, and back.
+void to_f16(float* values, std::int64_t panels, int e) {
+  alignas(64) float down[kPanel];
+  std::fill_n(down, kPanel, num::power_of_two(-e));
+  rounding_kernels().f16_columns(values, panels, down);
+}
+// The largest finite magnitude of `count` values, and of what was seen before.
+std::uint32_t largest_of(const float* values, std::int64_t count, std::uint32_t most) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint32_t m = num::finite_magnitude(values[i]);
+    most = m > most ? m : most;
+  }
+  return most;
+}
+
+template <class Unit>
 class Block {
+  static constexpr int kMin = Unit::kMin;
+  static constexpr auto mma = unit_mma<Unit::kOrder.group, Unit::kOrder.fraction_bits, kMin>;
+
  public:
   explicit Block(const AttendUnitsTask& task) : t(task), free_(task.work) {
     assert(t.rows >= 1 && t.rows <= kPanel && t.position / kPanel == last() / kPanel);
@@ -34,6 +66,12 @@ class Block {
                   static_cast<std::size_t>(t.head_dim) * sizeof(float));
       m_[i] = -__builtin_inff();
       l_[i] = 0.0f;
+      if constexpr (Unit::kF16) {
+        float* const q = queries_.values + i * t.head_dim;
+        const int e = num::activation_exponent(largest_of(q, t.head_dim, 0));
+        to_f16(q, t.head_dim / kPanel, e);
+        up_queries_[i] = num::power_of_two(e);
+      }
     }
     queries_.finish();
     std::memset(o_, 0, static_cast<std::size_t>(t.head_dim) * kPanel * sizeof(float));
@@ -46,7 +84,11 @@ class Block {
     present_ = within(t.end - start);
     multiply_keys(keys, seen);
     for (int i = 0; i < t.rows; ++i) weigh(i, within(t.position + i * t.step - start + 1));
-    rounding_kernels().bf16(weights_.values, t.rows * kTile);
+    if constexpr (Unit::kF16) {
+      to_f16(weights_.values, t.rows * kTile / kPanel, 0);
+    } else {
+      rounding_kernels().bf16(weights_.values, t.rows * kTile);
+    }
     weights_.finish();
     multiply_values(keys + std::int64_t{t.head_dim} * kTile, seen);
   }
@@ -82,11 +124,22 @@ class Block {
   void multiply_keys(const float* keys, int seen) {
     std::memset(scores_, 0, kPanels * kPanel * kPanel * sizeof(float));
     panel_.rows = t.head_dim;
+    int e = 0;
+    if constexpr (Unit::kF16) {
+      std::uint32_t most = 0;
+      for (int j0 = 0; j0 < present_; j0 += kPanel) {
+        const int count = present_ - j0 < kPanel ? present_ - j0 : kPanel;
+        for (int d = 0; d < t.head_dim; ++d) most = largest_of(keys + j0 * t.head_dim + d * kPanel, count, most);
+      }
+      e = num::activation_exponent(most);
+      up_keys_ = num::power_of_two(e);
+    }
     for (int j0 = 0; j0 < seen; j0 += kPanel) {
       const float* const from = keys + j0 * t.head_dim;
       for (int d = 0; d < t.head_dim; ++d) {
         store(panel_.values + d * kPanel, first_of(load(from + d * kPanel), present_ - j0, zero()));
       }
+      if constexpr (Unit::kF16) to_f16(panel_.values, t.head_dim, e);
       panel_.finish();
       mma(queries_, panel_, 0, t.rows, scores_ + j0 * kPanel);
     }
@@ -98,7 +151,9 @@ class Block {
     F32x16 x[kPanels], top = none;
     NIBBLE_UNROLL
     for (int p = 0; p < kPanels; ++p) {
-      x[p] = mul(load(scores_ + (p * kPanel + i) * kPanel), set1(t.scale));
+      x[p] = load(scores_ + (p * kPanel + i) * kPanel);
+      if constexpr (Unit::kF16) x[p] = mul(mul(x[p], set1(up_queries_[i])), set1(up_keys_));
+      x[p] = mul(x[p], set1(t.scale));
       x[p] = first_of(x[p], count - p * kPanel, none);
       top = max(x[p], top);  // NaN is not greater
     }
@@ -111,7 +166,7 @@ class Block {
       store(w + p * kPanel, first_of(all, count - p * kPanel, zero()));
     }
     float sum[4] = {};
-    for (int j = 0; j < kTile; ++j) sum[j / 2 % 4] = num::add(sum[j / 2 % 4], w[j]);
+    for (int j = 0; j < kTile; ++j) sum[Unit::chain_of(j)] = num::add(sum[Unit::chain_of(j)], w[j]);
     f_[i] = m == m_[i] ? 1.0f : num::exp(num::sub(m_[i], m));
     l_[i] = num::fma(l_[i], f_[i], num::add(num::add(sum[0], sum[1]), num::add(sum[2], sum[3])));
     m_[i] = m;
@@ -119,6 +174,12 @@ class Block {
 
   // Numbers times weights of 0 leave O as it is, so groups of keys that no row sees are left out.
   void multiply_values(const float* values, int seen) {
+    int e = 0;
+    if constexpr (Unit::kF16) {
+      std::uint32_t most = 0;
+      for (int d = 0; d < t.head_dim; d += kPanel) most = largest_of(values + d * kTile, present_ * kPanel, most);
+      e = num::activation_exponent(most);
+    }
     for (int d = 0; d < t.head_dim; d += kPanel) {
       float* const o = o_ + d * kPanel;
       for (int i = 0; i < t.rows; ++i) store(o + i * kPanel, mul(load(o + i * kPanel), set1(f_[i])));
@@ -126,9 +187,17 @@ class Block {
       std::memcpy(panel_.values, values + d * kTile, bytes);
       std::memset(panel_.values + present_ * kPanel, 0, kTile * kPanel * sizeof(float) - bytes);
       panel_.rows = kTile;
+      if constexpr (Unit::kF16) to_f16(panel_.values, kTile, e);
       panel_.finish();
       if (panel_.ordinary) panel_.rows = (seen + kPanel - 1) / kPanel * kPanel;
-      mma(weights_, panel_, 0, t.rows, o);
+      if constexpr (Unit::kF16) {
+        alignas(64) float sums[kPanel * kPanel] = {};
+        mma(weights_, panel_, 0, t.rows, sums);
+        const F32x16 up = set1(num::power_of_two(e));
+        for (int i = 0; i < t.rows * kPanel; i += kPanel) store(o + i, fma(up, load(sums + i), load(o + i)));
+      } else {
+        mma(weights_, panel_, 0, t.rows, o);
+      }
     }
   }
 
@@ -138,16 +207,21 @@ class Block {
   float* scores_;                 // in panels of 16 keys: [4, 16, 16]
   float* o_;                      // O: [head_dim / 16, 16, 16]
   float m_[kPanel], l_[kPanel], f_[kPanel];
+  float up_queries_[kPanel], up_keys_ = 1.0f;  // of f16: 2^e
   int present_ = 0;  // keys of the tile that the sequence has
   float* free_;
 };
 
-}  // namespace
-
-void attend_units(const AttendUnitsTask& t) {
-  Block block(t);
+template <class Unit>
+void attend_on(const AttendUnitsTask& t) {
+  Block<Unit> block(t);
   for (std::int64_t tile = t.first_tile; tile < t.end_tile; ++tile) block.tile(tile);
   block.finish();
 }
+
+}  // namespace
+
+void attend_units(const AttendUnitsTask& t) { attend_on<Sm90>(t); }
+void attend_units_sm70(const AttendUnitsTask& t) { attend_on<Sm70>(t); }
 
 }  // namespace nibble::cpu::NIBBLE_ISA

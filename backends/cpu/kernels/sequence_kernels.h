@@ -160,6 +160,7 @@ struct SequenceKernels {
   void (*rope)(const RopeTask&);
   void (*attend)(const AttendTask&);
   void (*attend_units)(const AttendUnitsTask&);
+  void (*attend_units_sm70)(const AttendUnitsTask&);
   void (*combine)(const CombineTask&);
   void (*finish)(const float* o, float l, int columns, float* y);
 };

@@ -17,6 +17,7 @@ const SequenceKernels& sequence_table() {
                                             rope,
                                             attend,
                                             attend_units,
+                                            attend_units_sm70,
                                             combine,
                                             finish};
   return table;

@@ -15,6 +15,7 @@ void delta_units_sm70(const DeltaTask& t);
 void rope(const RopeTask& t);
 void attend(const AttendTask& t);
 void attend_units(const AttendUnitsTask& t);
+void attend_units_sm70(const AttendUnitsTask& t);
 void combine(const CombineTask& t);
 void finish(const float* o, float l, int columns, float* y);
 

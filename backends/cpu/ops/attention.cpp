@@ -196,7 +196,7 @@ void prefill_on_units(const Call& call) {
         for (; index >= unit_blocks(*r); ++r) index -= unit_blocks(*r);
         const std::int64_t begin = (r->position / kPanel + index) * kPanel, end = r->position + r->rows;
         const std::int64_t first = std::max(begin, r->position), row = r->first_row + first - r->position;
-        call.context.kernels.attend_units(
+        (a.sm70 ? call.context.kernels.attend_units_sm70 : call.context.kernels.attend_units)(
             {a.q.data + row * a.q.stride + head * s.head_dim, a.q.stride,
              static_cast<int>(std::min(begin + kPanel, end) - first), s.head_dim, first, 1, end, a.scale,
              call.arena.head(a.layer, static_cast<std::int32_t>(kv_head)), call.arena.page_stride(a.layer),
@@ -345,6 +345,10 @@ void attention(SequenceContext& context, const KvArena& arena, const AttentionAr
   if (a.ranges.empty()) return;
   arena.check(a.ranges, a.pages);
   const AttentionShape& s = arena.shape(a.layer);
+  if (a.units && a.sm70 && a.ranges.front().section != Section::prefill) {
+    throw Error(ErrorCode::invalid_argument, std::string("[attention] expected prefill rows for sm70's matrix units, got ") +
+                                                 section_name(a.ranges.front().section) + " rows");
+  }
   if (a.units && !num::attention_on_units(s)) {
     throw Error(ErrorCode::invalid_argument, "[attention] head_dim: expected 64, 128 or 256 for matrix units, got " +
                                                  std::to_string(s.head_dim));

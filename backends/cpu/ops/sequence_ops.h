@@ -93,6 +93,7 @@ struct AttentionArgs {
   std::span<const std::int32_t> pages;
   MutableRows y;  // [T, heads * head_dim]
   bool units = false;  // as core/numerics/attention_order.h has it; q and the pages hold bf16 values
+  bool sm70 = false;   // of `units`, prefill rows only: as profile sm70 has them; q and the pages hold any values
 };
 // `rows`: the most rows that a decode or verify range has (StateSizes::records).
 std::uint64_t attention_workspace(const AttentionShape& shape, std::int32_t rows, int threads);

@@ -12,6 +12,7 @@
 #include "backends/cuda/device/gated.cuh"
 #include "backends/cuda/device/matrices.cuh"
 #include "backends/cuda/device/mma.cuh"
+#include "backends/cuda/ops/attention_sm70.h"
 #include "backends/cuda/ops/delta_grid.cuh"
 #include "backends/cuda/ops/linear_parts.cuh"
 #include "backends/cuda/shared_memory.h"
@@ -260,12 +261,13 @@ bool launch(const Launch& to, Params p, std::size_t most_bytes) {
 
 }  // namespace
 
-bool attention_on_units(ArchPath path, const AttentionShape& shape) {
-  return path != ArchPath::sm70 && num::attention_on_units(shape);
+bool attention_on_units(ArchPath path, const AttentionShape& shape, Section section) {
+  return (path != ArchPath::sm70 || section == Section::prefill) && num::attention_on_units(shape);
 }
 
 std::string attention_kernel(const Launch& to, const AttentionArgs& a) {
   if (!a.units) return "generic";
+  if (a.path == ArchPath::sm70) return attention_sm70_kernel();
   const std::string mma = has_m16n8k16() ? "mma.m16n8k16" : "mma.m16n8k16, emulated";
   if (a.section != Section::prefill) return "splits of 512: " + mma;
   const char* const why = refuse_attention_wgmma(to, a);
@@ -288,6 +290,7 @@ void check_on_units(const AttentionArgs& a) {
 void attention_units(const Launch& to, const AttentionArgs& a) {
   const AttentionShape& s = a.state.shape;
   if (to.max_rows <= 0 || to.max_ranges <= 0) return;
+  if (a.path == ArchPath::sm70) return attention_sm70(to, a);
   check_on_units(a);
   if (refuse_attention_wgmma(to, a) == nullptr) return attention_wgmma(to, a);
   const Params p{to.step, typed<Bf16>(a.q), typed<Bf16>(a.y), a.scale, s, reinterpret_cast<const Bf16*>(a.state.k),

@@ -92,6 +92,17 @@ __device__ __forceinline__ Operand operand_of(int lane, const Tile& v, const flo
   return o;
 }
 
+// The operands of both lanes that have this lane's rows, of columns that follow one another.
+__device__ __forceinline__ void both(int lane, const Operand& own, Operand (&all)[2]) {
+  const bool second = across_of(lane) != 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t other = __shfl_xor_sync(~0u, own.w[i], kAcrossBit);
+    all[0].w[i] = second ? other : own.w[i];
+    all[1].w[i] = second ? own.w[i] : other;
+  }
+}
+
 // 2^-e of a lane's two rows; and 2^e.
 struct Scales {
   float down[2];

@@ -190,17 +190,6 @@ class Pass {
     each_of_s([&](float& from, int x, int v) { to[x * value_dim + v] = from; });
   }
 
-  // The operands of both lanes that have this lane's rows, of columns that follow one another.
-  __device__ __forceinline__ static void both(int lane, const Operand& own, Operand (&all)[2]) {
-    const bool second = across_of(lane) != 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const std::uint32_t other = __shfl_xor_sync(~0u, own.w[i], kAcrossBit);
-      all[0].w[i] = second ? other : own.w[i];
-      all[1].w[i] = second ? own.w[i] : other;
-    }
-  }
-
   // P and Q, without 2^e.
   __device__ __forceinline__ void products_with_state(Tile (&past)[kTokenTiles], Tile (&answer)[kTokenTiles]) const {
 #pragma unroll

@@ -71,7 +71,8 @@ struct AttentionArgs {
   float* parts = nullptr;
   std::int64_t split_slots = 0;  // splits that the sequences of a step can have, attention_split_slots()
   std::int32_t records = 1;      // rows of a verify range at most
-  ArchPath path = ArchPath::sm120;  // of `units`: sm90 has wgmma for them, with the same bits
+  // Of `units`: sm90 has wgmma for them, with the same bits; sm70 has bits of its own, of prefill rows and rows of float32.
+  ArchPath path = ArchPath::sm120;
   // GatedAttention: y is gated, head h by columns h * gate_head_stride on; y's type. data null: there is no gate.
   View gate = {};
   std::int64_t gate_head_stride = 0;
@@ -79,7 +80,7 @@ struct AttentionArgs {
 // 0: no sequence can have two.
 std::int64_t attention_split_slots(bool units, std::int64_t pages, std::int32_t slots);
 std::uint64_t attention_parts_bytes(const AttentionShape& shape, std::int64_t split_slots, std::int32_t records);
-bool attention_on_units(ArchPath path, const AttentionShape& shape);
+bool attention_on_units(ArchPath path, const AttentionShape& shape, Section section);
 // Which kernel serves a class, and why not one before it; for StepStats.
 std::string attention_kernel(const Launch& to, const AttentionArgs& args);
 void attention(const Launch& to, const AttentionArgs& args);

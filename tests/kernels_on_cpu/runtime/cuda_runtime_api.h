@@ -7,6 +7,7 @@
 #define __host__
 #define __global__
 #define __shared__ static  // one block at a time
+#define NIBBLE_DYNAMIC_SHARED(name) static uint4 name[(96 << 10) / sizeof(uint4)]
 #define __forceinline__ inline
 #define __noinline__
 #define __launch_bounds__(...)
