@@ -55,6 +55,7 @@ CHECKS = [
      {WGMMA_UNITS: None, MMA_UNITS: (r"HMMA\.16816\.F32\.BF16", r"UTMALDG\.2D")}),
     ("backends/cuda/ops/delta_pass.cu", "sm_120a",
      {WGMMA_UNITS: None, MMA_UNITS: (r"HMMA\.16816\.F32\.BF16", r"HMMA\.1688\.F32\.TF32", r"UTMALDG\.2D", r"UBLKCP")}),
+    ("backends/cuda/ops/attention_wgmma.cu", "sm_90a", (r"HGMMA\.64x(64|128|256)x16\.F32\.BF16", r"UTMALDG")),
     ("backends/cuda/ops/attention_units.cu", "sm_90a", r"HMMA\.16816\.F32\.BF16"),
     ("backends/cuda/ops/attention_units.cu", "sm_120a", r"HMMA\.16816\.F32\.BF16"),
     ("backends/cuda/ops/attention_decode.cu", "sm_90a", r"HMMA\.16816\.F32\.BF16"),

@@ -197,10 +197,10 @@ class Binder : private BinderViews {
     const bool units = attention_on_units(l_.path, a.shape);
     const AttentionArgs args{operand("q", a.q, cols), a.scale, state, a.section, result("y", a.y, cols),
                              units, l_.workspace.attention,
-                             attention_split_slots(units, l_.sizes.pages, l_.sizes.slots), l_.sizes.records};
+                             attention_split_slots(units, l_.sizes.pages, l_.sizes.slots), l_.sizes.records, l_.path};
     output_ = args.y;
     section_ = &a.section;
-    if (args.units) serves_.second = attention_kernel(args);
+    if (args.units) serves_.second = attention_kernel(bound_.launch, args);
     return [args](const Launch& to) { attention(to, args); };
   }
   Call call(const SigmoidGate& a) {

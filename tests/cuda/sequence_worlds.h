@@ -266,7 +266,7 @@ class AttentionWorld {
     const int turn = ++steps_ % 3;
     to.multiprocessors = turn == 0 ? 0 : turn == 1 ? 1 : 1 << 20;  // a block for each item, one or two for all
     DeviceMatrix<E> dq(encoded<E>(s.q), rows, 2 * cols, 1), dk(encoded<E>(s.k), rows, kv_cols, 2),
-        dv(encoded<E>(s.v), rows, kv_cols, 3), drotated(rows, cols, units_ ? 8 : 5), dy(rows, cols, units_ ? 2 : 7);
+        dv(encoded<E>(s.v), rows, kv_cols, 3), drotated(units_ ? to.max_rows : rows, cols, units_ ? 8 : 5), dy(rows, cols, units_ ? 2 : 7);
     const DeviceArray<float> q_norm(cpu_.q_norm), k_norm(cpu_.k_norm), rope(cpu_.rope);
     const cuda::KvLayerView kv{c.shape, element_dtype<E>(), cpu_.sizes.pages, keys_.raw(), values_.raw()};
 
@@ -274,7 +274,9 @@ class AttentionWorld {
     cuda::qk_norm_rope(to, {dq.view(), dk.view(), dv.view(), 2 * dim, c.norms ? q_norm.data() : nullptr,
                             c.norms ? k_norm.data() : nullptr, 1e-6f, rope.data(), c.rotary, kv, drotated.view()});
     finish_device();
-    expect(drotated.download(), s.rotated, where + ", qk_norm_rope");
+    std::vector<E> rotated = drotated.download();
+    rotated.resize(s.rotated.size());
+    expect(rotated, s.rotated, where + ", qk_norm_rope");
     cpu_.store(s);
     for (const Range& r : s.ranges) expect_pages(r, where);
 
@@ -282,11 +284,16 @@ class AttentionWorld {
     // Without matrix units splits one after the other in a block, and each in its own, in turn.
     const std::int64_t splits = !units_ && turn == 0 ? 0 : cuda::attention_split_slots(units_, cpu_.sizes.pages, cpu_.sizes.slots);
     DeviceArray<float> of_splits(at(static_cast<std::int64_t>(cuda::attention_parts_bytes(c.shape, splits, kRows) / sizeof(float))));
-    for (const Section part : kSections) {
-      cuda::attention(to, {drotated.view(), cpu_.scale, kv, part, dy.view(), units_, splits > 0 ? of_splits.data() : nullptr, splits, kRows});
+    // On units by mma.sync and, where the card has it, by wgmma.
+    for (const cuda::ArchPath path : {cuda::ArchPath::sm120, cuda::ArchPath::sm90}) {
+      if (path == cuda::ArchPath::sm90 && !units_) continue;
+      for (const Section part : kSections) {
+        cuda::attention(to, {drotated.view(), cpu_.scale, kv, part, dy.view(), units_, splits > 0 ? of_splits.data() : nullptr, splits, kRows, path});
+      }
+      finish_device();
+      expect(dy.download(), s.y, where + (path == cuda::ArchPath::sm90 ? ", attention, path sm90" : ", attention"));
+      dy.upload(std::vector<E>(s.y.size()));
     }
-    finish_device();
-    expect(dy.download(), s.y, where + ", attention");
     for (const std::string& hurt :
          {drotated.damage(), dy.damage(), keys_.damage(), values_.damage(), dq.damage(), of_splits.damage()}) {
       EXPECT_EQ(hurt, "") << where;

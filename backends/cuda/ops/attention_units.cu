@@ -255,10 +255,12 @@ bool attention_on_units(ArchPath path, const AttentionShape& shape) {
   return path != ArchPath::sm70 && num::attention_on_units(shape);
 }
 
-std::string attention_kernel(const AttentionArgs& a) {
+std::string attention_kernel(const Launch& to, const AttentionArgs& a) {
   if (!a.units) return "generic";
-  const std::string what = a.section == Section::prefill ? "prompts" : "splits of 512";
-  return what + (has_m16n8k16() ? ": mma.m16n8k16" : ": mma.m16n8k16, emulated");
+  const std::string mma = has_m16n8k16() ? "mma.m16n8k16" : "mma.m16n8k16, emulated";
+  if (a.section != Section::prefill) return "splits of 512: " + mma;
+  const char* const why = refuse_attention_wgmma(to, a);
+  return why == nullptr ? "prompts: wgmma.m64k16" : "prompts: " + mma + " (no wgmma: " + why + ")";
 }
 
 void check_on_units(const AttentionArgs& a) {
@@ -276,6 +278,7 @@ void attention_units(const Launch& to, const AttentionArgs& a) {
   const AttentionShape& s = a.state.shape;
   if (to.max_rows <= 0 || to.max_ranges <= 0) return;
   check_on_units(a);
+  if (refuse_attention_wgmma(to, a) == nullptr) return attention_wgmma(to, a);
   const Params p{to.step, typed<Bf16>(a.q), typed<Bf16>(a.y), a.scale, s, reinterpret_cast<const Bf16*>(a.state.k),
                  reinterpret_cast<const Bf16*>(a.state.v), 1};
   const std::size_t most = most_shared();

@@ -71,13 +71,14 @@ struct AttentionArgs {
   float* parts = nullptr;
   std::int64_t split_slots = 0;  // splits that the sequences of a step can have, attention_split_slots()
   std::int32_t records = 1;      // rows of a verify range at most
+  ArchPath path = ArchPath::sm120;  // of `units`: sm90 has wgmma for them, with the same bits
 };
 // 0: no sequence can have two.
 std::int64_t attention_split_slots(bool units, std::int64_t pages, std::int32_t slots);
 std::uint64_t attention_parts_bytes(const AttentionShape& shape, std::int64_t split_slots, std::int32_t records);
 bool attention_on_units(ArchPath path, const AttentionShape& shape);
-// Which kernel serves; for StepStats.
-std::string attention_kernel(const AttentionArgs& args);
+// Which kernel serves a class, and why not one before it; for StepStats.
+std::string attention_kernel(const Launch& to, const AttentionArgs& args);
 void attention(const Launch& to, const AttentionArgs& args);
 
 // State at rest. `to` is float32: S [value_heads, key_dim, value_dim] with the slot's first `keep` records of
