@@ -62,6 +62,15 @@ NIBBLE_API const char* activations_name(Activations a);  // "a16", "declared", "
 // Throws Error(invalid_argument) for another name.
 NIBBLE_API Activations activations_from_name(std::string_view name);
 
+// How keys and values are kept between steps.
+enum class KvCacheDtype {
+  automatic,  // in the profile's operand type
+  fp8,        // lossy: e4m3, with a float32 scale for each position of a head: half of bf16's bytes, a quarter of float32's
+};
+NIBBLE_API const char* kv_cache_dtype_name(KvCacheDtype d);  // "auto", "fp8"
+// Throws Error(invalid_argument) for another name.
+NIBBLE_API KvCacheDtype kv_cache_dtype_from_name(std::string_view name);
+
 struct LoadProgress {
   std::string_view stage;  // "reading", "packing"
   std::uint64_t done = 0, total = 0;  // bytes
@@ -74,6 +83,8 @@ struct LoadOptions {
   std::int64_t kv_tokens = 8192;   // positions of KV cache, shared by all sessions, in pages of 64
   int step_tokens = 2048;          // rows of the largest step; a multiple of 64
   int max_drafts = 0;              // reserved rows that a step can take back, beyond the one always there
+  // fp8 needs heads of 64, 128 or 256 on a card, and is refused in profile sm70.
+  KvCacheDtype kv_cache_dtype = KvCacheDtype::automatic;
   std::function<bool(const LoadProgress&)> on_progress;        // false cancels: Error(cancelled)
   std::function<void(std::string_view)> on_message;            // "skipped 333 vision tensors"
 };
