@@ -248,6 +248,12 @@ TEST(Perplexity, WindowsAndErrors) {
   EXPECT_GT(parse_json(full.out).find("tokens")->as_int(), 4096);
   EXPECT_EQ(parse_json(full.out).find("context")->as_int(), 4096);
 
+  // Keys and values in fp8 predict a little otherwise.
+  const double in_fp8 = measured({"--kv-cache-dtype", "fp8"}).find("perplexity")->as_double();
+  std::printf("perplexity %.6f, with keys and values in fp8 %.6f\n", perplexity, in_fp8);
+  EXPECT_NE(in_fp8, perplexity);
+  EXPECT_LT(in_fp8, 30.0);
+
   const ToolRun text_run = run_tool({"perplexity", model_path(), "-f", file});
   EXPECT_NE(text_run.out.find("perplexity  "), std::string::npos) << text_run.out;
   EXPECT_NE(text_run.out.find(" ± "), std::string::npos) << text_run.out;

@@ -449,6 +449,7 @@ void launch(const Launch& to, const AttentionArgs& a) {
 const char* refuse_attention_wgmma(const Launch& to, const AttentionArgs& a) {
   const AttentionShape& s = a.state.shape;
   if (a.path != ArchPath::sm90) return "the path is not sm90";
+  if (a.state.k_scales != nullptr) return "keys and values are in fp8";
   if (!has_wgmma()) return "the card runs no code for sm_90a";
   if (!has_tensor_maps()) return "the driver makes no tensor maps";
   if (a.q.stride % 8 != 0 || reinterpret_cast<std::uintptr_t>(a.q.data) % 16 != 0) return "rows of q are not aligned to 16 bytes";
