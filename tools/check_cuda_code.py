@@ -79,12 +79,13 @@ CHECKS = [
     ("backends/cuda/ops/linear_sm70_tile.cu", "sm_70", r"HMMA\.884"),
     ("backends/cuda/ops/delta_sm70_prepare.cu", "sm_70", r"HMMA\.884"),
     ("backends/cuda/ops/delta_sm70_pass.cu", "sm_70", r"HMMA\.884"),
+    ("backends/cuda/ops/attention_sm70.cu", "sm_70", r"HMMA\.884"),
     ("backends/cuda/ops/f16_rows.cu", "sm_70", None),
 ]
 # Registers a thread may take, of kernels by their readable names, so that as many blocks fit on a multiprocessor
 # (65,536) as they are made for. linear_fp4: 384 threads, one block or two; with setmaxnreg these are the ones before
 # threads give and take. linear_sm70: tiles of 256 threads one, few rows of 128 threads four (8 rows of x), three (16) or
-# two (32). delta_sm70: two blocks of 128 threads. eights: four blocks of 256 threads, three of 320 for rms_by_rows.
+# two (32). delta_sm70: two blocks of 128 threads. attention_sm70: three, two or one. eights: four blocks of 256 threads, three of 320 for rms_by_rows.
 # add_norm: one block of 640 threads or two of 320.
 BUDGETS = {
     ("linear_fp4.cu", "sm_120a"): [(r"linear_fp4<.*, 1> ?>", 65536 // 384 // 8 * 8), (r"linear_fp4<.*, 2> ?>", 168)],
@@ -95,6 +96,7 @@ BUDGETS = {
     ("add_norm.cu", "sm_120a"): [(r"add_rms_by_rows<", 65536 // 640)],
     ("delta_sm70_prepare.cu", "sm_70"): [(r"sm70_prepare<", 255)],
     ("delta_sm70_pass.cu", "sm_70"): [(r"sm70_pass<", 255)],
+    ("attention_sm70.cu", "sm_70"): [(r"sm70_attend<64, ", 168), (r"sm70_attend<", 255)],
     ("linear_sm70_few.cu", "sm_70"): [(r"sm70_few<.*, 1>", 128), (r"sm70_few<.*, 2>", 168), (r"sm70_few<.*, 4>", 255)],
 }
 # Bytes of stack that are accepted; in an object, which tells no more, anything beyond is taken for spills.
@@ -107,7 +109,7 @@ STACK_ACCEPTED = {
     ("linear_fp4.cu", "sm_90a"): 512,  # around the emulating call; only tests run it there
 }
 # Sources whose instruction is emulated elsewhere: out of line, so that callers save registers. Only tests run it there.
-EMULATED = re.compile(r"(?:linear|delta)_sm70\w*\.cu"), "sm_70"
+EMULATED = re.compile(r"(?:linear|delta|attention)_sm70\w*\.cu"), "sm_70"
 SKIPPED = 77
 
 # Matrix instructions and those of the copy engine.

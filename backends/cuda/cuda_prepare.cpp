@@ -259,7 +259,7 @@ void check_kv_format(const StateLayout& state, ArchPath path) {
   };
   if (path == ArchPath::sm70) refuse("in profile sm70, whose f16 has no room for weights times small scales");
   for (const AttentionShape& a : state.attention) {
-    if (!attention_on_units(path, a)) refuse("for heads of " + std::to_string(a.head_dim) + " (of 64, 128 and 256 fp8 is possible)");
+    if (!attention_on_units(path, a, Section::decode)) refuse("for heads of " + std::to_string(a.head_dim) + " (of 64, 128 and 256 fp8 is possible)");
   }
 }
 

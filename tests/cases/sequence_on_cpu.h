@@ -218,7 +218,8 @@ class AttentionOnCpu {
     Row q, k, v, rotated, y;
   };
 
-  // `units`: as core/numerics/attention_order.h has it.
+  // `units`: as core/numerics/attention_order.h has it, of float32 for sm70: prefill rows only.
+  static constexpr bool kSm70 = std::is_same_v<E, float>;
   AttentionOnCpu(const AttentionCase& c, std::int32_t slots, std::int64_t positions, bool units = false,
                  KvFormat kv = KvFormat::operand)
       : of(c),
@@ -307,8 +308,9 @@ class AttentionOnCpu {
   void attend(Step& s) {
     cpu::SequenceContext context = cpu_.context();
     for (const Section part : kSections) {
+      const bool units = units_ && (!kSm70 || part == Section::prefill);
       cpu::attention(context, arena_, {{s.rotated.data(), cols()}, scale, 0, of_section(s.ranges, part), pages,
-                                       {s.y.data(), cols()}, units_});
+                                       {s.y.data(), cols()}, units, kSm70});
     }
   }
   std::int64_t cols() const { return std::int64_t{of.shape.heads} * of.shape.head_dim; }

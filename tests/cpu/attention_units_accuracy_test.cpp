@@ -41,7 +41,8 @@ TEST(AttentionUnitsAccuracy, InputsLikeAModels) {
   }
 }
 
-// Keys, queries and values of float32 are rounded to f16 as well.
+// Keys, queries and values of float32 are rounded to f16 as well. Seen: 3.4e-4, 4.2e-4, 6.9e-4 (64), 3.3e-4, 4.2e-4, 7.2e-4
+// (128), 3.3e-4, 4.0e-4, 6.6e-4 (256); 2.1e-4 of it by rounding y.
 TEST(AttentionUnitsAccuracy, InputsLikeAModelsSm70) {
   for (const int dim : {64, 128, 256}) {
     for (const float sharp : {0.1f, 1.0f, 4.0f}) {
@@ -88,12 +89,14 @@ const Hard kHard[] = {
      1.6e-3},
 };
 TEST(AttentionUnitsAccuracy, HardInputsOf4096Keys) {
-  for (const int dim : {64, 256}) {
-    for (const Hard& hard : kHard) {
-      AttentionRows r = like_a_model({1, 1, dim}, 4096 - 64, 64, 22);
-      hard.make(r);
-      const std::string name = "head_dim " + std::to_string(dim) + ", 4,096 keys, " + hard.name;
-      EXPECT_LE(measured(r, name), hard.bound) << name;
+  for (const bool sm70 : {false, true}) {
+    for (const int dim : {64, 256}) {
+      for (const Hard& hard : kHard) {
+        AttentionRows r = like_a_model({1, 1, dim}, 4096 - 64, 64, 22, sm70);
+        hard.make(r);
+        const std::string name = "head_dim " + std::to_string(dim) + ", 4,096 keys, " + hard.name + (sm70 ? ", sm70" : "");
+        EXPECT_LE(measured(r, name), sm70 ? 1e-3 : hard.bound) << name;
+      }
     }
   }
 }

@@ -289,6 +289,54 @@ INSTANTIATE_TEST_SUITE_P(All, AttentionCodes, testing::ValuesIn(params_of_attent
 
 constexpr KvFormat kKvFormats[] = {KvFormat::operand, KvFormat::fp8};
 
+// As profile sm70 has them. Emulated but on 7.0, which takes long: up to four tiles.
+class AttentionUnitsSm70 : public Attention {};
+std::vector<Param> params_of_attention_sm70() {
+  std::vector<Param> all;
+  for (int s = 0; s < static_cast<int>(std::size(kAttentionUnits)); ++s) {
+    for (const std::int32_t rows : {1, 2, 15, 16, 17, 63, 64, 65, 127, 129, 200}) all.push_back({s, rows, false});
+  }
+  return all;
+}
+
+TEST_P(AttentionUnitsSm70, SequenceEqualsCpu) {
+  const Param p = GetParam();
+  AttentionWorld<float> w(kAttentionUnits[p.shape].c, 2, p.rows + 128, true);
+  attention_sequence(w, p.rows);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AttentionUnitsSm70, testing::ValuesIn(params_of_attention_sm70()), [](const auto& info) {
+  return kAttentionUnits[info.param.shape].name + std::string("_") + std::to_string(info.param.rows);
+});
+
+TEST(AttentionUnitsTogether, RaggedBatchesSm70) {
+  NIBBLE_NEEDS_DEVICE();
+  for (const AttentionRow& row : kAttentionUnits) {
+    AttentionWorld<float> w(row.c, 5, 320, true);
+    attention_ragged(w);
+  }
+}
+
+// What is too large for f16, tile by tile, and values that are no numbers.
+TEST(AttentionUnitsTogether, PowersSm70) {
+  NIBBLE_NEEDS_DEVICE();
+  for (const AttentionRow& row : kAttentionUnits) {
+    for (const float by : {0x1p20f, 0x1p40f, 0x1p-30f}) {
+      AttentionWorld<float> w(row.c, 2, 300, true);
+      w.alter([&](auto& s) {
+        for (std::size_t i = 0; i < s.v.size(); i += 3) s.v[i] *= by;
+        for (std::size_t i = 0; i < s.k.size(); i += 7) s.k[i] *= by;
+        for (std::size_t i = 0; i < s.q.size(); i += 5) s.q[i] *= by;
+      });
+      w.step({{Section::prefill, 0, 130}, {Section::prefill, 1, 59}}, "prompts");
+      w.step({{Section::prefill, 1, 70}}, "another");
+    }
+    AttentionWorld<float> w(row.c, 1, 200, true);
+    w.alter([&](auto& s) { s.v[at(3 * row.c.shape.kv_heads * row.c.shape.head_dim)] = std::nanf(""); });
+    w.step({{Section::prefill, 0, 130}}, "a value that is no number");
+  }
+}
+
 TEST(AttentionUnitsTogether, RaggedBatches) {
   NIBBLE_NEEDS_DEVICE();
   for (const AttentionRow& row : kAttentionUnits) {
@@ -348,6 +396,8 @@ TEST(AttentionUnitsTogether, KernelIsNamed) {
   const std::string unit = cuda::has_m16n8k16() ? ": mma.m16n8k16" : ": mma.m16n8k16, emulated";
   args.section = Section::prefill;
   EXPECT_EQ(cuda::attention_kernel(to, args), "prompts" + unit);
+  args.path = cuda::ArchPath::sm70;
+  EXPECT_EQ(cuda::attention_kernel(to, args), cuda::has_m8n8k4() ? "prompts: mma.m8n8k4" : "prompts: mma.m8n8k4, emulated");
   args.path = cuda::ArchPath::sm90;
   EXPECT_EQ(cuda::attention_kernel(to, args), cuda::has_wgmma() ? "prompts: wgmma.m64k16"
                                                                 : "prompts" + unit + " (no wgmma: the card runs no code for sm_90a)");

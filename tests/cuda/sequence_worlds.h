@@ -249,7 +249,7 @@ class AttentionWorld {
  public:
   static constexpr std::int32_t kRows = AttentionOnCpu<E>::kRows;
 
-  // `units`: as core/numerics/attention_order.h has it.
+  // `units`: as core/numerics/attention_order.h has it, of float32 for sm70: prefill rows only.
   AttentionWorld(const AttentionCase& c, std::int32_t slots, std::int64_t positions, bool units = false,
                  KvFormat kv = KvFormat::operand)
       : units_(units),
@@ -294,20 +294,23 @@ class AttentionWorld {
 
     cpu_.attend(s);
     // Without matrix units splits one after the other in a block, and each in its own, in turn.
-    const std::int64_t splits = !units_ && turn == 0 ? 0 : cuda::attention_split_slots(units_, cpu_.sizes.pages, cpu_.sizes.slots);
+    constexpr bool kSm70 = AttentionOnCpu<E>::kSm70;
+    const bool of_tokens = units_ && !kSm70;
+    const std::int64_t splits = !of_tokens && turn == 0 ? 0 : cuda::attention_split_slots(of_tokens, cpu_.sizes.pages, cpu_.sizes.slots);
     DeviceArray<float> of_splits(at(static_cast<std::int64_t>(cuda::attention_parts_bytes(c.shape, splits, kRows) / sizeof(float))));
-    // On units by mma.sync and, where the card has it, by wgmma.
-    for (const cuda::ArchPath path : {cuda::ArchPath::sm120, cuda::ArchPath::sm90}) {
-      if (path == cuda::ArchPath::sm90 && !units_) continue;
+    // On units by mma.sync and, where the card has it, by wgmma; of float32 by m8n8k4.
+    for (const cuda::ArchPath path : {kSm70 ? cuda::ArchPath::sm70 : cuda::ArchPath::sm120, cuda::ArchPath::sm90}) {
+      if (path == cuda::ArchPath::sm90 && !of_tokens) continue;
       for (const Section part : kSections) {
-        cuda::attention(to, {drotated.view(), cpu_.scale, kv, part, dy.view(), units_, splits > 0 ? of_splits.data() : nullptr, splits, kRows, path});
+        const bool units = units_ && (of_tokens || part == Section::prefill);
+        cuda::attention(to, {drotated.view(), cpu_.scale, kv, part, dy.view(), units, splits > 0 ? of_splits.data() : nullptr, splits, kRows, path});
       }
       finish_device();
       expect(dy.download(), s.y, where + (path == cuda::ArchPath::sm90 ? ", attention, path sm90" : ", attention"));
       dy.upload(std::vector<E>(s.y.size()));
     }
     for (const cuda::ArchPath path : {cuda::ArchPath::sm120, cuda::ArchPath::sm90}) {
-      if (path == cuda::ArchPath::sm90 && !units_) continue;
+      if ((path == cuda::ArchPath::sm90 && !units_) || (kSm70 && units_)) continue;  // sm70 has no gate there
       gated({drotated.view(), cpu_.scale, kv, Section::prefill, {}, units_, splits > 0 ? of_splits.data() : nullptr, splits, kRows, path},
             to, s.y, where);
     }

@@ -1,4 +1,5 @@
-// In which profiles a model's attention runs on matrix units (core/numerics/attention_order.h): sm90 and sm120.
+// In which profiles a model's attention runs on matrix units (core/numerics/attention_order.h): sm90 and sm120, and sm70 of
+// prefill rows.
 #include "tests/cpu/attention_units_reference.h"
 #include "tests/engine/support.h"
 
@@ -12,12 +13,12 @@ const Trace::Rows& rows_of(const Trace& trace, std::size_t layer, const std::str
 }
 
 // Outputs of a layer from its queries and the cache alone, as the contract for matrix units has them.
-std::vector<float> expected(const std::vector<float>& q, const HostState::KvLayer& cache, Section section) {
+std::vector<float> expected(const std::vector<float>& q, const HostState::KvLayer& cache, Section section, bool sm70) {
   const std::int64_t rows = static_cast<std::int64_t>(q.size()) / (kHeads * kDim);
   const std::int64_t keys = static_cast<std::int64_t>(cache.k.size()) / (kKvHeads * kDim);
   std::vector<float> y(q.size());
   for (std::int64_t h = 0; h < kHeads; ++h) {
-    AttentionHead head{kDim, keys - rows, rows, {}, {}, {}, 0.125f};
+    AttentionHead head{kDim, keys - rows, rows, {}, {}, {}, 0.125f, sm70};
     for (std::int64_t i = 0; i < rows; ++i) {
       const auto begin = q.begin() + (i * kHeads + h) * kDim;
       head.q.insert(head.q.end(), begin, begin + kDim);
@@ -27,7 +28,7 @@ std::vector<float> expected(const std::vector<float>& q, const HostState::KvLaye
     head.v.assign(cache.v.begin() + kv, cache.v.begin() + kv + keys * kDim);
     const Row got = reference_units(head, section);
     for (std::int64_t i = 0; i < rows * kDim; ++i) {
-      y[at((i / kDim * kHeads + h) * kDim + i % kDim)] = bf16(got[at(i)]);
+      y[at((i / kDim * kHeads + h) * kDim + i % kDim)] = sm70 ? f16(got[at(i)]) : bf16(got[at(i)]);
     }
   }
   return y;
@@ -41,9 +42,10 @@ class AttentionOnUnits : public testing::TestWithParam<const char*> {
     d.fused_gate = false;
     return d;
   }
-  bool on_units() const {
+  static bool sm70() { return GetParam() == std::string("cpu:mirror=sm70"); }
+  static bool on_units(Section section) {
     const std::string device = GetParam();
-    return device == "cpu:mirror=sm90" || device == "cpu:mirror=sm120";
+    return device == "cpu:mirror=sm90" || device == "cpu:mirror=sm120" || (sm70() && section == Section::prefill);
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, AttentionOnUnits,
@@ -54,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(All, AttentionOnUnits,
                            return name == "cpu" ? "f32" : name.substr(name.find('=') + 1);
                          });
 
-TEST_P(AttentionOnUnits, InSm90AndSm120) {
+TEST_P(AttentionOnUnits, InTheProfilesOfCards) {
   Model model = load(options(), parts(GetParam()));
   const auto all = long_prompt(140 + 9);
   const auto ids = std::span(all);
@@ -66,14 +68,14 @@ TEST_P(AttentionOnUnits, InSm90AndSm120) {
     bool equal = true;
     for (std::size_t layer = 0; layer < state.kv.size(); ++layer) {
       const auto& q = rows_of(trace, layer, "rope").values;
-      equal &= same_bytes(rows_of(trace, layer, "attention").values, expected(q, state.kv[layer], section));
+      equal &= same_bytes(rows_of(trace, layer, "attention").values, expected(q, state.kv[layer], section, sm70() && section == Section::prefill));
     }
     EXPECT_EQ(state.kv.size(), 2u);
     return equal;
   };
-  EXPECT_EQ(same(ids.first(140), Section::prefill), on_units());
-  EXPECT_EQ(same(ids.subspan(140), Section::prefill), on_units());  // from inside a tile
-  EXPECT_EQ(same({}, Section::decode), on_units());
+  EXPECT_EQ(same(ids.first(140), Section::prefill), on_units(Section::prefill));
+  EXPECT_EQ(same(ids.subspan(140), Section::prefill), on_units(Section::prefill));  // from inside a tile
+  EXPECT_EQ(same({}, Section::decode), on_units(Section::decode));
 }
 
 // What comes out of the first attention layer is near profile f32.

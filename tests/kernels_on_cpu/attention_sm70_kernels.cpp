@@ -22,7 +22,7 @@ void run_kernel_of(cuda::AttentionSm70Params p, const AttentionSm70Run& run, uns
 void run_kernel(const AttentionSm70Run& run, unsigned seed) {
   const cuda::AttentionSm70Params p{run.step,  run.q,     run.y,    run.q_stride, run.y_stride, run.scale,
                                     run.shape, run.keys, run.values, 1};
-  if (run.shape.head_dim == 64) return run_kernel_of<64, 8>(p, run, seed);
+  if (run.shape.head_dim == 64) return run_kernel_of<64, 4>(p, run, seed);
   if (run.shape.head_dim == 128) return run_kernel_of<128, 4>(p, run, seed);
   // of cards with more shared memory and with less
   seed % 2 == 0 ? run_kernel_of<256, 6>(p, run, seed) : run_kernel_of<256, 2>(p, run, seed);

@@ -39,7 +39,7 @@ void attention_sm70(const Launch& to, const AttentionArgs& a) {
   const AttentionSm70Params p{to.step, reinterpret_cast<const float*>(a.q.data), reinterpret_cast<float*>(a.y.data), a.q.stride, a.y.stride,
                               a.scale, s, reinterpret_cast<const float*>(a.state.k), reinterpret_cast<const float*>(a.state.v), 1};
   const std::size_t most = most_shared();
-  const bool launched = s.head_dim == 64    ? launch<64, 8>(to, p, most)
+  const bool launched = s.head_dim == 64    ? launch<64, 4>(to, p, most)
                         : s.head_dim == 128 ? launch<128, 4>(to, p, most)
                                             : launch<256, 6>(to, p, most) || launch<256, 2>(to, p, most);
   if (!launched) throw Error(ErrorCode::internal, "[cuda] attention on matrix units: expected 49 KiB of shared memory, found less");

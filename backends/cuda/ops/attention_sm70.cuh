@@ -220,8 +220,12 @@ struct Rows16 {
   }
 };
 
+// On a multiprocessor, by registers.
+template <int Dim>
+constexpr int kBlocks = Dim == 64 ? 3 : Dim == 128 ? 2 : 1;
+
 template <int Dim, int Warps>
-__global__ void __launch_bounds__(Warps * 32, Dim == 256 ? 1 : 2) sm70_attend(const AttentionSm70Params a) {
+__global__ void __launch_bounds__(Warps * 32, kBlocks<Dim>) sm70_attend(const AttentionSm70Params a) {
   using R = Room<Dim, Warps>;
   NIBBLE_DYNAMIC_SHARED(memory);
   __shared__ float ups[Warps][kRows];
