@@ -9,6 +9,8 @@
 #include "backends/cuda/device/sequence.cuh"
 #include "backends/cuda/device/sm90.cuh"
 #include "backends/cuda/device/tree.cuh"
+#include "backends/cuda/launch_early.h"
+#include "backends/cuda/ops/linear_schedule.cuh"
 #include "backends/cuda/ops/sequence.h"
 #include "core/numerics/kv_codes.h"
 #include "core/state/state_layout.h"
@@ -65,18 +67,20 @@ __global__ void rope_heads(const StepView* steps, RopeTask<T> a) {
   const int team = static_cast<int>(threadIdx.x) / kTeam, lane = static_cast<int>(threadIdx.x) % kTeam;
   const int teams = static_cast<int>(blockDim.x) / kTeam;
   const std::int64_t row = std::int64_t{blockIdx.x} * teams + team;
-  if (row >= step.rows) return;
-  const RangeView& r = step.range[step.range_of_row[row]];
-  const std::int64_t position = r.position + (row - r.first_row);
+  const bool there = row < step.rows;
+  const RangeView& r = step.range[there ? step.range_of_row[row] : 0];
+  const std::int64_t position = there ? r.position + (row - r.first_row) : 0;
   const int dim = a.shape.head_dim, head = static_cast<int>(blockIdx.y);
   const bool is_key = head >= a.shape.heads;
+  const std::int64_t page = there && is_key ? step.pages[r.first_page + position / kPageTokens] : 0;
+  wait_for_launches_before();
+  if (!there) return;
 
   Head<T> in{};
   T* out = nullptr;
   std::int64_t place = 0;  // of the key's and the value's row in the pages
   if (is_key) {
     const std::int64_t kv_head = head - a.shape.heads;
-    const std::int64_t page = step.pages[r.first_page + position / kPageTokens];
     place = (page * a.shape.kv_heads + kv_head) * kPageTokens + position % kPageTokens;
     const std::int64_t at = place * dim;
     const T* v = a.v.row(row) + kv_head * dim;
@@ -122,6 +126,17 @@ __global__ void rope_heads(const StepView* steps, RopeTask<T> a) {
   }
 }
 
+template <class T, int kTeam, bool Codes>
+void launch(const Launch& to, unsigned blocks, unsigned heads, int threads, const RopeTask<T>& task) {
+  const dim3 grid(blocks, heads);
+  // Code that is compiled on the card, from PTX, has no wait for the launches before.
+  if (has_wgmma() || has_fp4()) {
+    launch_early(rope_heads<T, kTeam, Codes>, grid, static_cast<unsigned>(threads), 0, to.stream, to.step, task);
+  } else {
+    rope_heads<T, kTeam, Codes><<<grid, threads, 0, to.stream>>>(to.step, task);
+  }
+}
+
 }  // namespace
 
 void qk_norm_rope(const Launch& to, const QkNormRopeArgs& a) {
@@ -153,16 +168,14 @@ void qk_norm_rope(const Launch& to, const QkNormRopeArgs& a) {
                            a.state.v_scales};
     if constexpr (std::is_same_v<T, Bf16>) {
       if (codes) {
-        const dim3 grid(static_cast<unsigned>((to.max_rows + kWarpTeams - 1) / kWarpTeams), heads);
-        return rope_heads<T, kWarp, true><<<grid, kWarpTeams * kWarp, 0, to.stream>>>(to.step, task);
+        return launch<T, kWarp, true>(to, static_cast<unsigned>((to.max_rows + kWarpTeams - 1) / kWarpTeams), heads,
+                                      kWarpTeams * kWarp, task);
       }
     }
     if (shape.head_dim <= num::kTreeSwitch) {
-      const dim3 grid(static_cast<unsigned>((to.max_rows + kWarpTeams - 1) / kWarpTeams), heads);
-      rope_heads<T, kWarp, false><<<grid, kWarpTeams * kWarp, 0, to.stream>>>(to.step, task);
+      launch<T, kWarp, false>(to, static_cast<unsigned>((to.max_rows + kWarpTeams - 1) / kWarpTeams), heads, kWarpTeams * kWarp, task);
     } else {
-      const dim3 grid(static_cast<unsigned>(to.max_rows), heads);
-      rope_heads<T, kTreeThreads, false><<<grid, kTreeThreads, 0, to.stream>>>(to.step, task);
+      launch<T, kTreeThreads, false>(to, static_cast<unsigned>(to.max_rows), heads, kTreeThreads, task);
     }
   });
 }
