@@ -185,7 +185,15 @@ void ModelArgs::add_sizes(CLI::App& app) {
   add_step_tokens(app);
 }
 
+CLI::Option* ModelArgs::add_kv_cache_dtype(CLI::App& app) {
+  return add_choice(app, "--kv-cache-dtype", kv_cache_dtype, {"auto", "fp8"},
+                    "keys and values as the profile has them, or e4m3 with a scale for each position of a head (lossy, half "
+                    "the memory on a card)")
+      ->group("Memory");
+}
+
 void ModelArgs::add_step_tokens(CLI::App& app) {
+  add_kv_cache_dtype(app);
   CLI::Option* step =
       add_int(app, "--step-tokens", step_tokens, limits::least_step_tokens, limits::step_tokens,
               "rows of the largest step, a multiple of 64 from 128 on");
@@ -225,6 +233,7 @@ Device ModelArgs::device() const {
 LoadOptions ModelArgs::load_options() const {
   LoadOptions options;
   options.activations = activations_from_name(activations);
+  options.kv_cache_dtype = kv_cache_dtype_from_name(kv_cache_dtype);
   options.max_sequences = max_sequences;
   options.kv_tokens = (kv_tokens + 63) / 64 * 64;
   options.step_tokens = step_tokens;

@@ -37,15 +37,16 @@ struct OutputArgs {
 
 // Where the model is and how it is loaded.
 struct ModelArgs {
-  std::string path, on, kernels, arch_path, profile, packing = "on", activations = "a16", run_ahead;
+  std::string path, on, kernels, arch_path, profile, packing = "on", activations = "a16", run_ahead, kv_cache_dtype = "auto";
   int threads = 0, step_tokens = 2048, max_sequences = 1;
   std::int64_t kv_tokens = 8192;
   OutputArgs output;
 
   void add_path(CLI::App& app);
   void add_device(CLI::App& app);  // --device, --threads, --kernels, --packing, --activations and the rest
-  void add_sizes(CLI::App& app);   // --kv-tokens, --step-tokens
-  void add_step_tokens(CLI::App& app);
+  void add_sizes(CLI::App& app);   // --kv-tokens and the following
+  void add_step_tokens(CLI::App& app);  // --step-tokens, --kv-cache-dtype
+  CLI::Option* add_kv_cache_dtype(CLI::App& app);
   Device device() const;
   LoadOptions load_options() const;  // without callbacks
 

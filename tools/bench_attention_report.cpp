@@ -63,7 +63,9 @@ std::string attention_markdown(const AttentionBench& bench) {
     table.add({fmt::format("{}/{}", r.shape.heads, r.shape.kv_heads), std::to_string(r.shape.head_dim),
                std::to_string(r.sequences), std::to_string(r.rows), decode ? std::to_string(r.depth) : "-", micros(r.times),
                fmt::format("{:.2f}", flops_per_second(r) * 1e-12),
-               !decode && bench.has_peer ? fmt::format("{:.1f} %", 100 * flops_per_second(r) / bench.peer_flops_per_second) : "-",
+               !decode && bench.has_peer
+                   ? fmt::format("{:.1f} %", 100 * flops_per_second(r) / bench.peer_flops_per_second)
+                   : "-",
                decode ? fmt::format("{:.1f}", bytes_per_second(r) * 1e-9) : "-",
                decode ? fmt::format("{:.1f} %", 100 * bytes_per_second(r) / bench.copy_bytes_per_second) : "-",
                r.cold ? "cold" : "as is", r.kernel});

@@ -90,9 +90,10 @@ std::string summary(const ModelInfo& info) {
       "size          {} layers, hidden {}, vocabulary {}, {} positions\n"
       "{}"
       "runs on       {} ({}), {} threads, kernels {}\n"
-      "arithmetic    profile {}, activations {}\n",
+      "arithmetic    profile {}, activations {}{}\n",
       info.architecture, info.layers, info.hidden, info.vocab, info.max_positions, layers_text(info),
-      info.backend, info.device, info.threads, info.kernels, info.profile, info.activations);
+      info.backend, info.device, info.threads, info.kernels, info.profile, info.activations,
+      info.kv_cache_dtype == "fp8" ? ", keys and values in fp8" : "");
 }
 
 std::string formats_table(const ModelInfo& info) {
@@ -123,7 +124,7 @@ std::string memory_table(const ModelInfo& info) {
   };
   add(info.packing ? "weights" : "weights that are packed, scales", info.weight_bytes);
   add("constants (norms, decays)", info.constant_bytes);
-  add("KV cache", info.kv_bytes);
+  add(info.kv_cache_dtype == "fp8" ? "KV cache, fp8" : "KV cache", info.kv_bytes);
   add("delta and conv state", info.delta_bytes);
   add("token counts (penalty)", info.count_bytes);
   add("scratch (largest program)", info.scratch_bytes);

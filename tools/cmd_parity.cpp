@@ -105,6 +105,7 @@ class Parity final : public Command {
         add_choice(app(), "--activations", model_.activations, {"a16", "declared", "a8"},
                    "inputs of linear layers: not quantised, as the checkpoint declares, or FP8 (a8: lossy)")
             ->group("Device"));
+    of_a_run_.push_back(model_.add_kv_cache_dtype(app()));
     text_.add(app(), "the prompt (default: a text about a river, about 250 words)");
     of_a_run_.push_back(not_empty(
         add_list(app(), "--tokens", tokens_, "the prompt as token ids; needs no tokenizer")->group("Text")));
@@ -154,6 +155,11 @@ class Parity final : public Command {
     const auto folder = model_path(model_.path);
     const Device a = a_.empty() ? Device::best() : parse(a_);
     how_.activations = model_.load_options().activations;
+    how_.kv_cache_dtype = model_.load_options().kv_cache_dtype;
+    if (oracle_ && how_.kv_cache_dtype != KvCacheDtype::automatic && bound_option_->count() == 0) {
+      throw usage_error("--against-oracle: expected --kv-cache-dtype auto, since float64's keys and values are not rounded "
+                        "to fp8, or a --bound, found fp8");
+    }
     how_.bound = static_cast<double>(bound_);
     if (!b_model_.empty()) how_.model_b = model_path(b_model_);
     Json expected;

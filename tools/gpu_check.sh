@@ -143,6 +143,16 @@ for stage in $stages; do
         done
       done
       for profile in sm90 sm120; do
+        step parity "keys and values in fp8 $profile" "$nibble" parity "$data/model/hf-nvfp4-ct" \
+          --a "cpu:mirror=$profile" --b "cuda:arch-path=$profile" --kv-cache-dtype fp8
+        name="hf-nvfp4-ct.a16-kv-fp8.$profile.json"
+        step parity "digest $name" "$nibble" parity "$data/model/hf-nvfp4-ct" --a "cuda:arch-path=$profile" \
+          --kv-cache-dtype fp8 --digest -q
+        cp "$log" "$out/digest-$name"
+        step parity "check $name" "$nibble" parity "$data/model/hf-nvfp4-ct" --a "cuda:arch-path=$profile" \
+          --check "$data/digests/$name"
+      done
+      for profile in sm90 sm120; do
         step parity "fused packs $profile" "$nibble" parity "$data/model/hf-nvfp4-ct" \
           --a "cpu:mirror=$profile,fused-pack=on" --b "cuda:arch-path=$profile,fused-pack=on" --activations declared
       done

@@ -57,13 +57,17 @@ Json digest_json(const ParityDigest& digest, const ParityOptions& how) {
     kinds.push_back(Json::Object{
         {"kind", k.kind}, {"ops", k.ops}, {"elements", k.elements}, {"digest", k.digest}});
   }
-  return Json::Object{
+  Json::Object run{
       {"profile", digest.device.profile},
       {"activations", activations_name(how.activations)},
       {"prompt", std::move(prompt)},
       {"decode", how.decode},
-      {"chunk", how.chunk},
-      {"kinds", std::move(kinds)}};
+      {"chunk", how.chunk}};
+  if (how.kv_cache_dtype != KvCacheDtype::automatic) {
+    run.push_back({"kv_cache_dtype", kv_cache_dtype_name(how.kv_cache_dtype)});
+  }
+  run.push_back({"kinds", std::move(kinds)});
+  return run;
 }
 
 Json read_digest(const std::filesystem::path& file, ParityOptions& how) {
@@ -81,6 +85,14 @@ Json read_digest(const std::filesystem::path& file, ParityOptions& how) {
     } catch (const Error&) {
       throw Failure(kFailed, fmt::format("digest: activations: expected a16, declared or a8, found {}",
                                          in_quotes(activations)));
+    }
+    how.kv_cache_dtype = KvCacheDtype::automatic;
+    if (json.find("kv_cache_dtype") != nullptr) {
+      const std::string kv = text(json, "kv_cache_dtype");
+      if (kv != "auto" && kv != "fp8") {
+        throw Failure(kFailed, fmt::format("digest: kv_cache_dtype: expected auto or fp8, found {}", in_quotes(kv)));
+      }
+      how.kv_cache_dtype = kv_cache_dtype_from_name(kv);
     }
     how.decode = static_cast<int>(whole(json, "decode", 0, 1 << 24));
     how.chunk = static_cast<int>(whole(json, "chunk", 64, 1 << 20));

@@ -11,7 +11,8 @@ double weight_bytes(const ModelInfo& info, double rows) {
   double bytes = static_cast<double>(info.body.bytes + info.head.bytes);
   const ModelInfo::Experts& e = info.experts;
   if (e.experts == 0 || e.per_token == 0) return bytes;
-  const double one = static_cast<double>(e.active_bytes) / static_cast<double>(e.per_token), all = static_cast<double>(e.experts);
+  const double one = static_cast<double>(e.active_bytes) / static_cast<double>(e.per_token);
+  const auto all = static_cast<double>(e.experts);
   const double touched = all * (1 - std::pow(1 - static_cast<double>(e.per_token) / all, rows));
   return bytes - static_cast<double>(e.active_bytes) + one * touched;
 }

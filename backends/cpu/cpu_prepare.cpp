@@ -11,6 +11,7 @@
 #include "backends/cpu/ops/pack.h"
 #include "backends/cpu/ops/sequence_ops.h"
 #include "core/checkpoint/finite.h"
+#include "core/numerics/attention_order.h"
 #include "nibble/error.h"
 
 namespace nibble::cpu {
@@ -147,11 +148,27 @@ Workspace plan_workspace(const ModelSpec& spec, const StateSizes& sizes, int thr
   if (gather > 0) need(w.gather + static_cast<std::uint64_t>(gather));
   for (const DeltaShape& shape : spec.state.delta) need(delta_rule_workspace(shape, threads));
   for (const AttentionShape& shape : spec.state.attention) {
-    need(attention_workspace(shape, sizes.records, threads));
+    need(attention_workspace(shape, sizes.records, threads, spec.state.kv));
   }
   if (w.sample_lanes > 0) need(sample_workspace_bytes(sizes.vocab, w.sample_lanes));
   return w;
 }
+
+namespace {
+
+// What the card that a mirror stands for takes.
+void check_kv_format(const StateLayout& state, Profile profile) {
+  if (state.kv == KvFormat::operand || profile == Profile::f32 || profile == Profile::bf16) return;
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorCode::unsupported, "[cpu] kv_cache_dtype: expected \"auto\" " + what + ", found \"fp8\"");
+  };
+  if (profile == Profile::sm70) refuse("in profile sm70, whose f16 has no room for weights times small scales");
+  for (const AttentionShape& a : state.attention) {
+    if (!num::attention_on_units(a)) refuse("for heads of " + std::to_string(a.head_dim) + " (of 64, 128 and 256 fp8 is possible)");
+  }
+}
+
+}  // namespace
 
 Layout CpuBackend::layout_of(const Weight& weight) const {
   return !device_.packing && usable_in_place(weight, weight_operand(profile_)) ? Layout::rows : Layout::panels;
@@ -159,6 +176,7 @@ Layout CpuBackend::layout_of(const Weight& weight) const {
 
 MemoryPlan CpuBackend::plan(const ModelSpec& spec, const StateSizes& sizes) const {
   check_sizes(sizes);
+  check_kv_format(spec.state, profile_);
   MemoryPlan plan;
   for (const Weight& w : spec.weights) {
     const Layout layout = layout_of(w);

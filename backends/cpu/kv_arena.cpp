@@ -1,5 +1,6 @@
 #include "backends/cpu/arena_floats.h"
 #include "backends/cpu/state_arena.h"
+#include "core/numerics/kv_codes.h"
 
 namespace nibble::cpu {
 
@@ -20,7 +21,8 @@ std::vector<KvArena::Layer> KvArena::plan(const StateLayout& layout, const State
     Layer l;
     l.shape = a;
     const std::int64_t padded = round_up(a.head_dim, kPanel);
-    l.head_stride = block_floats({a.head_dim + padded, kTile}, "KV pages");
+    l.head_stride = layout.kv == KvFormat::operand ? block_floats({a.head_dim + padded, kTile}, "KV pages")
+                                                   : block_floats({a.head_dim + padded + 8, kTile / 4}, "KV pages");
     l.page_stride = block_floats({l.head_stride, a.kv_heads}, "KV pages");
     layers.push_back(l);
   }
@@ -36,7 +38,7 @@ std::uint64_t KvArena::bytes(const StateLayout& layout, const StateSizes& sizes)
 }
 
 KvArena::KvArena(std::span<std::byte> memory, const StateLayout& layout, const StateSizes& sizes)
-    : layers_(plan(layout, sizes)), pages_(sizes.pages) {
+    : layers_(plan(layout, sizes)), pages_(sizes.pages), fp8_(layout.kv == KvFormat::fp8) {
   float* at = arena_start(memory, bytes(layout, sizes), "KV pages");
   for (Layer& l : layers_) {
     l.data = at;
@@ -84,11 +86,12 @@ std::vector<HostState::KvLayer> KvArena::to_host(std::span<const std::int32_t> p
     const AttentionShape& a = shape(layer);
     for (std::int32_t h = 0; h < a.kv_heads; ++h) {
       for (std::int64_t p = 0; p < positions; ++p) {
-        const float* page =
-            head(layer, h) + pages[static_cast<std::size_t>(p / kPageTokens)] * page_stride(layer);
+        float* const page = head(layer, h) + pages[static_cast<std::size_t>(p / kPageTokens)] * page_stride(layer);
+        const std::int64_t place = p % kPageTokens;
         for (std::int32_t d = 0; d < a.head_dim; ++d) {
-          host.k.push_back(page[key_at(a, p % kPageTokens, d)]);
-          host.v.push_back(page[value_at(a, p % kPageTokens, d)]);
+          const std::int64_t key = key_at(a, place, d), value = value_at(a, place, d);
+          host.k.push_back(fp8_ ? num::kv_value(codes(page)[key], key_scales(a, page)[place]) : page[key]);
+          host.v.push_back(fp8_ ? num::kv_value(codes(page)[value], value_scales(a, page)[place]) : page[value]);
         }
       }
     }

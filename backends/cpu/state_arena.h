@@ -86,7 +86,8 @@ class DeltaArena {
 };
 
 // Attention layers: pages of 64 positions. In each layer, page and kv head: keys [4, head_dim, 16]
-// (16 positions a panel), then values [panels, 64, 16].
+// (16 positions a panel), then values [panels, 64, 16]: floats, or in fp8 codes of a byte (core/numerics/kv_codes.h), and
+// behind them the scales of 64 keys and of 64 values, floats.
 class KvArena {
  public:
   static std::uint64_t bytes(const StateLayout& layout, const StateSizes& sizes);
@@ -94,6 +95,7 @@ class KvArena {
 
   std::int32_t layers() const { return static_cast<std::int32_t>(layers_.size()); }
   std::int64_t pages() const { return pages_; }
+  bool fp8() const { return fp8_; }
   const AttentionShape& shape(std::int32_t layer) const {
     return layers_[static_cast<std::size_t>(layer)].shape;
   }
@@ -102,6 +104,12 @@ class KvArena {
   std::int64_t page_stride(std::int32_t layer) const {
     return layers_[static_cast<std::size_t>(layer)].page_stride;
   }
+  // Where a page in fp8 has what; pages start at their floats.
+  static std::uint8_t* codes(float* page) { return reinterpret_cast<std::uint8_t*>(page); }
+  static float* key_scales(const AttentionShape& shape, float* page) {
+    return page + kv_page_elements(shape.head_dim) / static_cast<std::int64_t>(sizeof(float));
+  }
+  static float* value_scales(const AttentionShape& shape, float* page) { return key_scales(shape, page) + kTile; }
   // Element d of a key or value at a place (0 .. 63) of a page.
   static std::int64_t key_at(const AttentionShape& shape, std::int64_t place, std::int64_t d) {
     return (place / kPanel * shape.head_dim + d) * kPanel + place % kPanel;
@@ -127,6 +135,7 @@ class KvArena {
 
   std::vector<Layer> layers_;
   std::int64_t pages_ = 0;
+  bool fp8_ = false;
 };
 
 }  // namespace nibble::cpu

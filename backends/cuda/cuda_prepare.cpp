@@ -251,10 +251,23 @@ void place_scratch(Loaded& l, const ScratchPlan& plan, std::uint64_t& made) {
   }
 }
 
+// Kernels that read codes are those of matrix units in bf16.
+void check_kv_format(const StateLayout& state, ArchPath path) {
+  if (state.kv == KvFormat::operand) return;
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorCode::unsupported, "[cuda] kv_cache_dtype: expected \"auto\" " + what + ", found \"fp8\"");
+  };
+  if (path == ArchPath::sm70) refuse("in profile sm70, whose f16 has no room for weights times small scales");
+  for (const AttentionShape& a : state.attention) {
+    if (!attention_on_units(path, a, Section::decode)) refuse("for heads of " + std::to_string(a.head_dim) + " (of 64, 128 and 256 fp8 is possible)");
+  }
+}
+
 }  // namespace
 
 MemoryPlan CudaBackend::plan(const ModelSpec& spec, const StateSizes& sizes) const {
   check_sizes(sizes);
+  check_kv_format(spec.state, path_);
   MemoryPlan plan;
   plan.weights = weight_bytes(spec);
   plan.constants = constant_bytes(spec);

@@ -55,13 +55,23 @@ struct DeltaCounts {
 std::uint64_t kv_elements(const AttentionShape& a, const StateSizes& z) {
   return product({z.pages, a.kv_heads, kPageTokens, a.head_dim}, "KV cache");
 }
+// Of keys, and as many of values.
+struct KvBytes {
+  std::uint64_t pages, scales;
+  KvBytes(const StateLayout& layout, const AttentionShape& a, const StateSizes& z, DType operand) {
+    const bool fp8 = layout.kv == KvFormat::fp8;
+    pages = kv_elements(a, z) * (fp8 ? 1 : element(state_type_of(operand)));
+    scales = fp8 ? product({z.pages, a.kv_heads, kPageTokens, 4}, "KV cache") : 0;
+  }
+};
 
 }  // namespace
 
 std::uint64_t kv_bytes(const StateLayout& layout, const StateSizes& sizes, DType operand) {
   std::uint64_t total = 0;
   for (const AttentionShape& a : layout.attention) {
-    total += 2 * aligned(kv_elements(a, sizes) * element(state_type_of(operand)));
+    const KvBytes n(layout, a, sizes, operand);
+    total += 2 * (aligned(n.pages) + aligned(n.scales));
   }
   return total;
 }
@@ -86,9 +96,14 @@ void place_state(Loaded& l, Carver& carver) {
   const StateSizes& z = l.sizes;
   const DType kept = state_type_of(l.operand);
   for (const AttentionShape& a : l.layout.attention) {
-    const std::uint64_t bytes = kv_elements(a, z) * element(kept);
-    std::byte* const k = carver.take(bytes);
-    l.kv.push_back({a, kept, z.pages, k, carver.take(bytes)});
+    const KvBytes n(l.layout, a, z, l.operand);
+    KvLayerView v{a, kept, z.pages, carver.take(n.pages), nullptr};
+    v.v = carver.take(n.pages);
+    if (n.scales > 0) {
+      v.k_scales = reinterpret_cast<float*>(carver.take(n.scales));
+      v.v_scales = reinterpret_cast<float*>(carver.take(n.scales));
+    }
+    l.kv.push_back(v);
   }
   for (const DeltaShape& d : l.layout.delta) {
     const DeltaCounts n(d, z);

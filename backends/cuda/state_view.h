@@ -25,12 +25,13 @@ struct DeltaLayerView {
 };
 
 // One attention layer: [pages, kv_heads, 64, head_dim] each, in the operand type, float32 where
-// that is f16.
+// that is f16. In fp8 (StateLayout::kv) codes of a byte each, and scales [pages, kv_heads, 64] for each of the two.
 struct KvLayerView {
   AttentionShape shape;
   DType operand;
   std::int64_t pages;
   std::byte *k, *v;
+  float *k_scales = nullptr, *v_scales = nullptr;  // null: not in fp8
 };
 
 }  // namespace nibble::cuda

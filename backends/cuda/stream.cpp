@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "core/numerics/codecs.h"
+#include "core/numerics/kv_codes.h"
 
 namespace nibble::cuda {
 namespace {
@@ -67,22 +67,32 @@ void capture(Loaded& l, BoundProgram& program) {
 HostState::KvLayer read_pages(const KvLayerView& v, std::span<const std::int32_t> pages,
                               std::int64_t positions) {
   const std::int64_t heads = v.shape.kv_heads, dim = v.shape.head_dim;
-  const std::int64_t size = dtype_bits(v.operand) / 8, page = heads * kPageTokens * dim;
+  const bool fp8 = v.k_scales != nullptr;
+  const std::int64_t size = fp8 ? 1 : dtype_bits(v.operand) / 8, page = heads * kPageTokens * dim;
   std::vector<std::byte> bytes(static_cast<std::size_t>(page * size));
+  std::vector<float> scales(static_cast<std::size_t>(fp8 ? heads * kPageTokens : 0));
   HostState::KvLayer out;
-  const auto read = [&](const std::byte* from, std::vector<float>& to) {
+  const auto read = [&](const std::byte* from, const float* from_scales, std::vector<float>& to) {
     to.resize(static_cast<std::size_t>(heads * positions * dim));
     for (std::int64_t first = 0; first < positions; first += kPageTokens) {
       const std::int64_t number = pages[static_cast<std::size_t>(first / kPageTokens)];
       check(cudaMemcpy(bytes.data(), from + number * page * size, bytes.size(),
                        cudaMemcpyDeviceToHost),
             "reading KV pages");
+      if (fp8) {
+        check(cudaMemcpy(scales.data(), from_scales + number * heads * kPageTokens, scales.size() * sizeof(float),
+                         cudaMemcpyDeviceToHost),
+              "reading KV pages");
+      }
       const std::int64_t count = std::min(kPageTokens, positions - first);
       for (std::int64_t h = 0; h < heads; ++h) {
         for (std::int64_t i = 0; i < count * dim; ++i) {
           const std::int64_t at = h * kPageTokens * dim + i;
           float value;
-          if (v.operand == DType::bf16) {
+          if (fp8) {
+            value = num::kv_value(static_cast<std::uint8_t>(bytes[static_cast<std::size_t>(at)]),
+                                  scales[static_cast<std::size_t>(at / dim)]);
+          } else if (v.operand == DType::bf16) {
             std::uint16_t bits;
             std::memcpy(&bits, bytes.data() + at * 2, 2);
             value = num::bf16_to_float(bits);
@@ -94,8 +104,8 @@ HostState::KvLayer read_pages(const KvLayerView& v, std::span<const std::int32_t
       }
     }
   };
-  read(v.k, out.k);
-  read(v.v, out.v);
+  read(v.k, v.k_scales, out.k);
+  read(v.v, v.v_scales, out.v);
   return out;
 }
 

@@ -20,6 +20,9 @@ nibble_load_options defaults(const nibble_load_options*) {
   o.step_tokens = d.step_tokens;
   o.max_drafts = d.max_drafts;
   o.run_ahead = -1;
+  static_assert(static_cast<int>(KvCacheDtype::automatic) == NIBBLE_KV_CACHE_DTYPE_AUTO &&
+                static_cast<int>(KvCacheDtype::fp8) == NIBBLE_KV_CACHE_DTYPE_FP8);
+  o.kv_cache_dtype = static_cast<std::int32_t>(d.kv_cache_dtype);
   return o;
 }
 
@@ -78,10 +81,12 @@ T read_sized(const T* given, const char* who, std::size_t first_version, const c
     }
   }
   std::memcpy(static_cast<void*>(&o), given, std::min(size, sizeof(T)));
-  if (o.reserved != 0) {
-    throw Error(ErrorCode::invalid_argument, "[" + std::string(who) +
-                                                 "] options.reserved: expected 0, found " +
-                                                 std::to_string(o.reserved));
+  if constexpr (requires { o.reserved; }) {
+    if (o.reserved != 0) {
+      throw Error(ErrorCode::invalid_argument, "[" + std::string(who) +
+                                                   "] options.reserved: expected 0, found " +
+                                                   std::to_string(o.reserved));
+    }
   }
   return o;
 }
@@ -158,6 +163,12 @@ LoadOptions load_options_of(const nibble_load_options& o, const char* who) {
                 "[" + std::string(who) + "] options.reserved_2: expected 0, found " + std::to_string(o.reserved_2));
   }
   if (o.run_ahead >= 0) how.run_ahead = o.run_ahead == 1;
+  if (o.kv_cache_dtype != NIBBLE_KV_CACHE_DTYPE_AUTO && o.kv_cache_dtype != NIBBLE_KV_CACHE_DTYPE_FP8) {
+    throw Error(ErrorCode::invalid_argument, "[" + std::string(who) +
+                                                 "] options.kv_cache_dtype: expected 0 (auto) or 1 (fp8), found " +
+                                                 std::to_string(o.kv_cache_dtype));
+  }
+  how.kv_cache_dtype = static_cast<KvCacheDtype>(o.kv_cache_dtype);
   void* const user = o.user;
   if (o.on_progress) {
     how.on_progress = [call = o.on_progress, user](const LoadProgress& p) {

@@ -244,6 +244,7 @@ Draft draft_model(const JsonView& config, const QuantConfig& quant,
   }
   describe_apart(tracer.apart(), d.info);
   d.spec = std::move(tracer.spec());
+  d.spec.state.kv = how.kv_cache_dtype == KvCacheDtype::fp8 ? KvFormat::fp8 : KvFormat::operand;
   reencode_nvfp4(d);
   d.memory = d.backend->plan(d.spec, d.engine.sizes);
 
@@ -259,6 +260,7 @@ Draft draft_model(const JsonView& config, const QuantConfig& quant,
   d.info.profile = device.profile;
   d.info.threads = device.threads;
   d.info.activations = activations_name(how.activations);
+  d.info.kv_cache_dtype = kv_cache_dtype_name(how.kv_cache_dtype);
   d.info.packing = device.packing;
   d.info.weight_bytes = d.memory.weights;
   d.info.mapped_bytes = d.memory.mapped;
@@ -304,7 +306,8 @@ void move_weights(Draft& d, const LoadOptions& how) {
     throw Error(ErrorCode::out_of_memory,
                 "[load] " + human_bytes(m.peak()) + " are needed, " + human_bytes(free) + " are free on " +
                     d.info.device + ": weights " + human_bytes(m.weights) + ", KV cache " +
-                    human_bytes(m.kv) + " (lower kv_tokens), recurrent state " + human_bytes(m.delta) +
+                    human_bytes(m.kv) + " (lower kv_tokens" +
+                    (how.kv_cache_dtype == KvCacheDtype::fp8 ? "" : ", or fp8 as kv_cache_dtype") + "), recurrent state " + human_bytes(m.delta) +
                     " (lower max_sequences), scratch " + human_bytes(m.scratch) + " (lower step_tokens)" +
                     (m.loading > 0 ? ", while loading " + human_bytes(m.loading) : ""));
   }

@@ -25,4 +25,22 @@ Activations activations_from_name(std::string_view name) {
               "[load options] activations: expected a16, declared or a8, found " + in_quotes(std::string(name)));
 }
 
+const char* kv_cache_dtype_name(KvCacheDtype d) {
+  switch (d) {
+    case KvCacheDtype::automatic:
+      return "auto";
+    case KvCacheDtype::fp8:
+      return "fp8";
+  }
+  return "?";
+}
+
+KvCacheDtype kv_cache_dtype_from_name(std::string_view name) {
+  for (const KvCacheDtype d : {KvCacheDtype::automatic, KvCacheDtype::fp8}) {
+    if (name == kv_cache_dtype_name(d)) return d;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              "[load options] kv_cache_dtype: expected auto or fp8, found " + in_quotes(std::string(name)));
+}
+
 }  // namespace nibble

@@ -121,6 +121,7 @@ Draft Probe::draft(const std::filesystem::path& model, const Device& on, const P
   const auto positions = static_cast<std::int64_t>(how.prompt.size()) + how.decode;
   LoadOptions load;
   load.activations = how.activations;
+  load.kv_cache_dtype = how.kv_cache_dtype;
   load.kv_tokens = positions;
   using Kind = ProgramClass::Kind;
   // Ops one by one, so that a difference is found where it arises and devices without fused ops can be

@@ -18,6 +18,9 @@
 //   l = fma(l_b, h, l_a * f), O = fma(O_b, h, O_a * f); one is taken as it is
 //   y[d] = O[d] * num::div(1, l)                  behind the last tile and split
 //
+// Keys and values in fp8 (kv_codes.h) are codes c with scales k_j and v_j: x_j = (mma(q c_j) * k_j) * scale, and of the
+// products with values, whose left operand is bf16(w_j * v_j), 0 for keys beyond p; l sums w_j.
+//
 // Of prefill rows, values of keys that the sequence does not have yet, beyond the rows of this batch, count as +0. A value
 // that is no number makes rows no numbers that share its tile, earlier ones too: 0 * NaN. Of decode and verify rows all
 // values beyond p count as +0: what lies behind a row changes nothing, and a row is the same alone and among others.

@@ -200,7 +200,9 @@ struct AttentionShape {
 // Per head: rms norm of q and k (as RmsNorm over head_dim; skipped where there is no weight), rotary
 // embedding of the first rotary_dim columns, pairs (i, i + rotary_dim / 2):
 //   a' = fma(a, cos, -(b * sin)),  b' = fma(b, cos, a * sin), cos and sin from a table made on the host
-// then k and v go to the KV pages at the row's position, q to its own buffer. Rounded once, at the end.
+// then k and v go to the KV pages at the row's position, q to its own buffer. Rounded once, at the end. Where the state
+// keeps keys and values in fp8 (StateLayout::kv): then, of each row of a kv head, codes and a scale as
+// core/numerics/kv_codes.h has them.
 struct QkNormRope {
   Tensor q;                   // head h at columns h * q_head_stride
   std::int64_t q_head_stride;
@@ -222,6 +224,8 @@ struct QkNormRope {
 //   ascending, continues O[d] = fma(p_j, v_j[d], O[d]): what lies behind p changes nothing.
 //   Splits are combined ascending in the same way: f = num::exp(m_a - m), h = num::exp(m_b - m),
 //   l = fma(l_b, h, l_a * f), O = fma(O_b, h, O_a * f).   y = O * num::div(1, l).
+// Of keys and values in fp8 (kv_codes.h), codes c with scales k_j and v_j:
+//   s_j = ((chain over d of q[d] c_j[d]) * k_j) * scale,  O[d] = fma(p_j * v_j, c_j[d], O[d]); l sums p_j.
 // Profiles sm90, sm120 and, of prefill rows, sm70 compute as core/numerics/attention_order.h says, for the head sizes named there.
 struct Attention {
   Tensor q;  // [T, heads * head_dim] operand

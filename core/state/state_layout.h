@@ -16,9 +16,13 @@ namespace nibble {
 constexpr std::int64_t kPageTokens = 64;   // also the grid on which prefill is cut
 constexpr std::int64_t kSplitTokens = 1024;
 
+// Of keys and values: the operand type, or e4m3 codes with a float32 scale for each row of a kv head (kv_codes.h).
+enum class KvFormat : std::uint8_t { operand, fp8 };
+
 struct StateLayout {
   std::vector<AttentionShape> attention;  // indexed by Attention::layer
   std::vector<DeltaShape> delta;          // indexed by DeltaRule::layer
+  KvFormat kv = KvFormat::operand;
 };
 
 // Fixed at load.

@@ -113,9 +113,15 @@ TEST(COptions, ValuesOutOfRangeAreRefused) {
     return load_status(&o);
   };
   EXPECT_EQ(with([](auto& o) { o.activations = 3; }), NIBBLE_INVALID_ARGUMENT);
-  EXPECT_EQ(with([](auto& o) { o.reserved = 1; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.run_ahead = 2; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.reserved_2 = 1; }), NIBBLE_INVALID_ARGUMENT);
+  for (const int other : {-1, 2}) {
+    EXPECT_EQ(with([&](auto& o) { o.kv_cache_dtype = other; }), NIBBLE_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(nibble_last_error()).find("kv_cache_dtype: expected 0 (auto) or 1 (fp8), found " + std::to_string(other)),
+              std::string::npos)
+        << nibble_last_error();
+  }
+  EXPECT_EQ(with([](auto& o) { o.kv_cache_dtype = NIBBLE_KV_CACHE_DTYPE_FP8; }), NIBBLE_OK);
   EXPECT_EQ(with([](auto& o) { o.kv_tokens = -1; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.max_sequences = 0; }), NIBBLE_INVALID_ARGUMENT);
   EXPECT_EQ(with([](auto& o) { o.backend = "abacus"; }), NIBBLE_NO_DEVICE);

@@ -220,16 +220,17 @@ class AttentionOnCpu {
 
   // `units`: as core/numerics/attention_order.h has it, of float32 for sm70: prefill rows only.
   static constexpr bool kSm70 = std::is_same_v<E, float>;
-  AttentionOnCpu(const AttentionCase& c, std::int32_t slots, std::int64_t positions, bool units = false)
+  AttentionOnCpu(const AttentionCase& c, std::int32_t slots, std::int64_t positions, bool units = false,
+                 KvFormat kv = KvFormat::operand)
       : of(c),
         pages_each_((positions + 63) / 64),
         positions_(positions),
         sizes{slots, slots * pages_each_ + 1, kRows, 0},
-        layout_{{c.shape}, {}},
+        layout_{{c.shape}, {}, kv},
         bytes_(cpu::KvArena::bytes(layout_, sizes)),
         memory_(bytes_),
         arena_({memory_.data, bytes_}, layout_, sizes),
-        cpu_(cpu::attention_workspace(c.shape, kRows, 1)),
+        cpu_(cpu::attention_workspace(c.shape, kRows, 1, kv)),
         q_norm(noise_row(903, 0, c.shape.head_dim)),
         k_norm(noise_row(904, 0, c.shape.head_dim)),
         scale(static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.shape.head_dim)))),
@@ -290,10 +291,11 @@ class AttentionOnCpu {
                       {{s.q.data(), 2 * cols()}, 2 * of.shape.head_dim, {s.k.data(), kv_cols()},
                        {s.v.data(), kv_cols()}, of.norms ? q_norm.data() : nullptr,
                        of.norms ? k_norm.data() : nullptr, 1e-6f, rope.data(), positions_, of.rotary, 0, s.ranges,
-                       pages, {s.rotated.data(), cols()}});
+                       pages, {s.rotated.data(), cols()}, arena_.fp8() && !std::is_same_v<E, float>});
   }
   void store(Step& s) {
     round_to<E>(s.rotated);
+    if (arena_.fp8()) return;
     float* const values = reinterpret_cast<float*>(memory_.data);
     for (std::uint64_t i = 0; i < bytes_ / sizeof(float); ++i) values[i] = decode(encode<E>(values[i]));
   }
@@ -313,6 +315,7 @@ class AttentionOnCpu {
   }
   std::int64_t cols() const { return std::int64_t{of.shape.heads} * of.shape.head_dim; }
   std::int64_t kv_cols() const { return std::int64_t{of.shape.kv_heads} * of.shape.head_dim; }
+  cpu::KvArena& arena() { return arena_; }
 
   const AttentionCase of;
 

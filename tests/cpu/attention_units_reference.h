@@ -16,7 +16,8 @@ struct AttentionHead {
   Row q;                             // [rows, dim], bf16 values
   Row k, v;                          // [position + rows, dim], bf16 values
   float scale;
-  bool sm70 = false;  // of that profile, with any values
+  bool sm70 = false;                 // of that profile, with any values
+  Row k_scales, v_scales;            // [position + rows] where k and v are codes of fp8, else none
 };
 
 namespace units {
@@ -44,7 +45,8 @@ inline Sums attention_tiles(const AttentionHead& h, std::int64_t row, std::int64
     float next = s.m;
     for (std::int64_t j = 0; j < kTile && start + j <= p; ++j) {
       const auto key = h.k.begin() + (start + j) * h.dim;
-      x[at(j)] = num::mul(mma_bf16(0.0f, q, Row(key, key + h.dim)), h.scale);
+      const float sum = mma_bf16(0.0f, q, Row(key, key + h.dim));
+      x[at(j)] = num::mul(h.k_scales.empty() ? sum : num::mul(sum, h.k_scales[at(start + j)]), h.scale);
       next = larger(next, x[at(j)]);
     }
     const float f = next == s.m ? 1.0f : num::exp(num::sub(s.m, next));
@@ -52,7 +54,8 @@ inline Sums attention_tiles(const AttentionHead& h, std::int64_t row, std::int64
     for (std::int64_t j = 0; j < kTile; ++j) {
       if (start + j <= p) w[at(j)] = x[at(j)] == next ? 1.0f : num::exp(num::sub(x[at(j)], next));
       chain[j / 2 % 4] = num::add(chain[j / 2 % 4], w[at(j)]);
-      operand[at(j)] = bf16(w[at(j)]);
+      const bool scaled = !h.v_scales.empty() && start + j <= p;
+      operand[at(j)] = bf16(scaled ? num::mul(w[at(j)], h.v_scales[at(start + j)]) : w[at(j)]);
     }
     s.l = num::fma(s.l, f, num::add(num::add(chain[0], chain[1]), num::add(chain[2], chain[3])));
     s.m = next;

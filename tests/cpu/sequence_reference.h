@@ -132,9 +132,15 @@ inline Row reference_rope(const float* x, const float* weight, float eps, std::i
   return y;
 }
 
+// Of keys and of values that are codes of fp8, one for each row.
+struct ReferenceScales {
+  const Row &k, &v;
+};
+
 // One query head against keys and values of positions 0 .. (number of rows - 1).
 inline Row reference_attention(const float* q, const std::vector<Row>& k, const std::vector<Row>& v,
-                               std::int64_t offset, std::int64_t dim, float scale) {
+                               std::int64_t offset, std::int64_t dim, float scale,
+                               const ReferenceScales* codes = nullptr) {
   const std::int64_t count = static_cast<std::int64_t>(k.size());
   float m_all = 0, l_all = 0;
   Row o_all;
@@ -149,13 +155,14 @@ inline Row reference_attention(const float* q, const std::vector<Row>& k, const 
         float dot = 0.0f;
         for (std::int64_t d = 0; d < dim; ++d)
           dot = num::fma(q[d], k[at(tile + j)][at(offset + d)], dot);
-        s[j] = num::mul(dot, scale);
+        s[j] = num::mul(codes == nullptr ? dot : num::mul(dot, codes->k[at(tile + j)]), scale);
         high = num::max(high, s[j]);
       }
       const float f = tile == split ? 0.0f : num::exp(num::sub(m, high));
       for (std::int64_t j = 0; j < 64; ++j) p[j] = j < n ? num::exp(num::sub(s[j], high)) : 0.0f;
       l = num::fma(l, f, num::tree_sum(p, 64));
       m = high;
+      for (std::int64_t j = 0; codes != nullptr && j < n; ++j) p[j] = num::mul(p[j], codes->v[at(tile + j)]);
       for (std::int64_t d = 0; d < dim; ++d) {
         o[at(d)] = num::mul(o[at(d)], f);
         for (std::int64_t j = 0; j < n; ++j)

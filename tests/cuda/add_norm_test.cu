@@ -30,7 +30,7 @@ struct Sum {
   std::vector<float> a, b, weight, sum;
 
   Sum(std::int64_t rows_, std::int64_t cols_)
-      : rows(rows_), cols(cols_), a(test::rows_of_every_sort(rows_, cols_)), b(a.size()), sum(a.size()) {
+      : rows(rows_), cols(cols_), a(rows_ == 0 ? std::vector<float>() : test::rows_of_every_sort(rows_, cols_)), b(a.size()), sum(a.size()) {
     test::Hash random{77};
     for (std::size_t i = 0; i < b.size(); ++i) b[i] = i % 5 == 0 ? num::mul(a[i], 0x1p-3f) : random.value(-12, 8);
     for (std::int64_t c = 0; c < cols; ++c) weight.push_back(random.value(-2, 2));

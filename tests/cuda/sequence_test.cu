@@ -276,6 +276,19 @@ INSTANTIATE_TEST_SUITE_P(All, AttentionUnits, testing::ValuesIn(params_of_attent
   return kAttentionUnits[info.param.shape].name + param_text(info.param);
 });
 
+// The same over keys and values in fp8.
+class AttentionCodes : public AttentionUnits {};
+TEST_P(AttentionCodes, SequenceEqualsCpu) {
+  const Param p = GetParam();
+  AttentionWorld<std::uint16_t> w(kAttentionUnits[p.shape].c, 2, p.rows + 128, true, KvFormat::fp8);
+  attention_sequence(w, p.rows);
+}
+INSTANTIATE_TEST_SUITE_P(All, AttentionCodes, testing::ValuesIn(params_of_attention_units()), [](const auto& info) {
+  return kAttentionUnits[info.param.shape].name + param_text(info.param);
+});
+
+constexpr KvFormat kKvFormats[] = {KvFormat::operand, KvFormat::fp8};
+
 // As profile sm70 has them. Emulated but on 7.0, which takes long: up to four tiles.
 class AttentionUnitsSm70 : public Attention {};
 std::vector<Param> params_of_attention_sm70() {
@@ -327,8 +340,10 @@ TEST(AttentionUnitsTogether, PowersSm70) {
 TEST(AttentionUnitsTogether, RaggedBatches) {
   NIBBLE_NEEDS_DEVICE();
   for (const AttentionRow& row : kAttentionUnits) {
-    AttentionWorld<std::uint16_t> w(row.c, 5, 320, true);
-    attention_ragged(w);
+    for (const KvFormat kv : kKvFormats) {
+      AttentionWorld<std::uint16_t> w(row.c, 5, 320, true, kv);
+      attention_ragged(w);
+    }
   }
 }
 
@@ -337,31 +352,36 @@ TEST(AttentionUnitsTogether, LongPrompts) {
   for (const AttentionRow& row : kAttentionUnits) {
     AttentionWorld<std::uint16_t> w(row.c, 2, 2300, true);
     attention_across_splits(w);
-    AttentionWorld<std::uint16_t> other(row.c, 2, 2300, true);
-    attention_across_unit_splits(other);
+    for (const KvFormat kv : kKvFormats) {
+      AttentionWorld<std::uint16_t> other(row.c, 2, 2300, true, kv);
+      attention_across_unit_splits(other);
+    }
   }
 }
 
 // Keys and values of later rows of a range that are no numbers, in a row's tile and in others, change nothing.
 TEST(AttentionUnitsTogether, WhatLiesBehindARowCountsForNothing) {
   NIBBLE_NEEDS_DEVICE();
+  const auto run = [](const AttentionRow& row, float x, KvFormat kv) {
+    AttentionWorld<std::uint16_t> w(row.c, 2, 700, true, kv);
+    w.step({{Section::prefill, 0, 59}, {Section::prefill, 1, 509}}, "prompts");
+    const std::int64_t cols = std::int64_t{row.c.shape.kv_heads} * row.c.shape.head_dim;
+    w.alter([&](auto& s) {  // all values of the second half from the range's third row on, and the fourth key
+      for (const Range& r : s.ranges) {
+        for (std::int64_t i = 2; i < r.rows; ++i) {
+          for (std::int64_t d = cols / 2; d < cols; ++d) s.v[at((r.first_row + i) * cols + d)] = x;
+        }
+        if (r.rows > 3) s.k[at((r.first_row + 3) * cols)] = x;
+      }
+    });
+    w.step({{Section::verify, 0, 7}, {Section::verify, 1, 9}}, "verify");
+    w.set_position(0, 61);  // what is no number lies behind the last row
+    w.set_position(1, 511);
+    w.step({{Section::decode, 1, 1}, {Section::verify, 0, 2}}, "before it");
+  };
   for (const AttentionRow& row : kAttentionUnits) {
     for (const float x : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
-      AttentionWorld<std::uint16_t> w(row.c, 2, 700, true);
-      w.step({{Section::prefill, 0, 59}, {Section::prefill, 1, 509}}, "prompts");
-      std::int64_t cols = std::int64_t{row.c.shape.kv_heads} * row.c.shape.head_dim;
-      w.alter([&](auto& s) {  // all values of a head's second half from the range's third row on, and the fourth key
-        for (const Range& r : s.ranges) {
-          for (std::int64_t i = 2; i < r.rows; ++i) {
-            for (std::int64_t d = cols / 2; d < cols; ++d) s.v[at((r.first_row + i) * cols + d)] = x;
-          }
-          if (r.rows > 3) s.k[at((r.first_row + 3) * cols)] = x;
-        }
-      });
-      w.step({{Section::verify, 0, 7}, {Section::verify, 1, 9}}, "verify");
-      w.set_position(0, 61);  // what is no number lies behind the last row
-      w.set_position(1, 511);
-      w.step({{Section::decode, 1, 1}, {Section::verify, 0, 2}}, "before it");
+      for (const KvFormat kv : kKvFormats) run(row, x, kv);
     }
   }
 }

@@ -10,6 +10,7 @@
 
 #include "backends/cuda/ops/delta_net.h"
 #include "backends/cuda/ops/sequence.h"
+#include "core/numerics/kv_codes.h"
 #include "core/numerics/reduce.h"
 #include "tests/cases/linear_cases.h"
 #include "tests/cases/sequence_on_cpu.h"
@@ -249,11 +250,17 @@ class AttentionWorld {
   static constexpr std::int32_t kRows = AttentionOnCpu<E>::kRows;
 
   // `units`: as core/numerics/attention_order.h has it, of float32 for sm70: prefill rows only.
-  AttentionWorld(const AttentionCase& c, std::int32_t slots, std::int64_t positions, bool units = false)
+  AttentionWorld(const AttentionCase& c, std::int32_t slots, std::int64_t positions, bool units = false,
+                 KvFormat kv = KvFormat::operand)
       : units_(units),
-        cpu_(c, slots, positions, units),
-        keys_(at(cpu_.sizes.pages * 64 * c.shape.kv_heads * c.shape.head_dim)),
-        values_(keys_.size()) {}
+        fp8_(kv == KvFormat::fp8),
+        cpu_(c, slots, positions, units, kv),
+        keys_(at(fp8_ ? 0 : cpu_.sizes.pages * 64 * c.shape.kv_heads * c.shape.head_dim)),
+        values_(keys_.size()),
+        key_codes_(at(fp8_ ? cpu_.sizes.pages * 64 * c.shape.kv_heads * c.shape.head_dim : 0)),
+        value_codes_(key_codes_.size()),
+        key_scales_(at(fp8_ ? cpu_.sizes.pages * 64 * c.shape.kv_heads : 0)),
+        value_scales_(key_scales_.size()) {}
   void set_position(std::int32_t slot, std::int64_t position) { cpu_.set_position(slot, position); }
   // Changes each step's inputs, also to values that are no numbers.
   void alter(std::function<void(typename AttentionOnCpu<E>::Step&)> how) { cpu_.alter = std::move(how); }
@@ -269,7 +276,11 @@ class AttentionWorld {
     DeviceMatrix<E> dq(encoded<E>(s.q), rows, 2 * cols, 1), dk(encoded<E>(s.k), rows, kv_cols, 2),
         dv(encoded<E>(s.v), rows, kv_cols, 3), drotated(units_ ? to.max_rows : rows, cols, units_ ? 8 : 5), dy(rows, cols, units_ ? 2 : 7);
     const DeviceArray<float> q_norm(cpu_.q_norm), k_norm(cpu_.k_norm), rope(cpu_.rope);
-    const cuda::KvLayerView kv{c.shape, element_dtype<E>(), cpu_.sizes.pages, keys_.raw(), values_.raw()};
+    cuda::KvLayerView kv{c.shape, element_dtype<E>(), cpu_.sizes.pages, keys_.raw(), values_.raw()};
+    if (fp8_) {
+      kv.k = key_codes_.raw(), kv.v = value_codes_.raw();
+      kv.k_scales = key_scales_.data(), kv.v_scales = value_scales_.data();
+    }
 
     cpu_.rotate(s);
     cuda::qk_norm_rope(to, {dq.view(), dk.view(), dv.view(), 2 * dim, c.norms ? q_norm.data() : nullptr,
@@ -304,7 +315,8 @@ class AttentionWorld {
             to, s.y, where);
     }
     for (const std::string& hurt :
-         {drotated.damage(), dy.damage(), keys_.damage(), values_.damage(), dq.damage(), of_splits.damage()}) {
+         {drotated.damage(), dy.damage(), keys_.damage(), values_.damage(), dq.damage(), of_splits.damage(), key_codes_.damage(),
+          value_codes_.damage(), key_scales_.damage(), value_scales_.damage()}) {
       EXPECT_EQ(hurt, "") << where;
     }
   }
@@ -332,7 +344,7 @@ class AttentionWorld {
       cuda::attention(to, a);
     }
     finish_device();
-    expect_bytes(out.download(), want, where + ", gated attention");
+    expect_bytes(out.download(), want, where + ", gated attention", !cpu_.alter);
     EXPECT_EQ(of_gates.damage() + out.damage(), "") << where;
   }
   void expect(const std::vector<E>& got, const Row& want, const std::string& where) {
@@ -343,6 +355,7 @@ class AttentionWorld {
     const AttentionShape& s = cpu_.of.shape;
     const std::int64_t end = r.position + r.rows, dim = s.head_dim;
     const HostState::KvLayer want = cpu_.stored(r);
+    if (fp8_) return expect_codes(r, want, where);
     const std::vector<E> keys = keys_.download(), values = values_.download();
     std::vector<E> k, v;
     for (std::int64_t h = 0; h < s.kv_heads; ++h) {
@@ -356,11 +369,38 @@ class AttentionWorld {
     expect(k, want.k, where + ", keys of slot " + std::to_string(r.slot));
     expect(v, want.v, where + ", values of slot " + std::to_string(r.slot));
   }
+  // Codes times scales, and both where a range has rows.
+  void expect_codes(const Range& r, const HostState::KvLayer& want, const std::string& where) {
+    const AttentionShape& s = cpu_.of.shape;
+    const std::int64_t end = r.position + r.rows, dim = s.head_dim;
+    const std::vector<std::uint8_t> keys = key_codes_.download(), values = value_codes_.download();
+    const std::vector<float> key_scales = key_scales_.download(), value_scales = value_scales_.download();
+    std::vector<float> k, v;
+    for (std::int32_t h = 0; h < s.kv_heads; ++h) {
+      for (std::int64_t p = 0; p < end; ++p) {
+        const std::int64_t page = cpu_.pages[at(r.first_page + p / 64)], row = (page * s.kv_heads + h) * 64 + p % 64;
+        float* const own = cpu_.arena().head(0, h) + page * cpu_.arena().page_stride(0);
+        ASSERT_EQ(key_scales[at(row)], cpu::KvArena::key_scales(s, own)[p % 64]) << where << ", position " << p;
+        ASSERT_EQ(value_scales[at(row)], cpu::KvArena::value_scales(s, own)[p % 64]) << where << ", position " << p;
+        for (std::int64_t d = 0; d < dim; ++d) {
+          const std::uint8_t key = keys[at(row * dim + d)], value = values[at(row * dim + d)];
+          ASSERT_EQ(key, cpu::KvArena::codes(own)[cpu::KvArena::key_at(s, p % 64, d)]) << where << ", position " << p << ", " << d;
+          ASSERT_EQ(value, cpu::KvArena::codes(own)[cpu::KvArena::value_at(s, p % 64, d)]) << where << ", position " << p << ", " << d;
+          k.push_back(num::kv_value(key, key_scales[at(row)]));
+          v.push_back(num::kv_value(value, value_scales[at(row)]));
+        }
+      }
+    }
+    expect_bytes(k, want.k, where + ", keys of slot " + std::to_string(r.slot), !cpu_.alter);
+    expect_bytes(v, want.v, where + ", values of slot " + std::to_string(r.slot), !cpu_.alter);
+  }
 
-  const bool units_;
+  const bool units_, fp8_;
   int steps_ = 0;
   AttentionOnCpu<E> cpu_;
   DeviceArray<E> keys_, values_;
+  DeviceArray<std::uint8_t> key_codes_, value_codes_;
+  DeviceArray<float> key_scales_, value_scales_;
 };
 
 }  // namespace nibble::test

@@ -95,6 +95,7 @@ TEST(CommandLine, WrongOnesSayWhatWasExpectedAndFound) {
       {{"generate", model, "--stop", "a\xc3"}, "--stop: expected UTF-8", "at byte 1"},
       {{"generate", model, "--stop", ""}, "--stop: expected a text that is not empty", "found"},
       {{"generate", model, "--activations", "a4"}, "expected one of a16, declared, a8", "found \"a4\""},
+      {{"generate", model, "--kv-cache-dtype", "int4"}, "--kv-cache-dtype: expected one of auto, fp8", "found \"int4\""},
       {{"generate", model, "--step-tokens", "200"}, "expected a multiple of 64", "found \"200\""},
       {{"perplexity", model, "--step-tokens", "64"},
        "--step-tokens: expected a whole number from 128",

@@ -68,6 +68,7 @@ TEST(ParityCommand, Usage) {
   EXPECT_EQ(run_tool({"parity", model_path(), "--b", "cpu:what=1", "--decode", "0"}).code, 2);
   EXPECT_EQ(run_tool({"parity", model_path(), "--b", "cpu", "--decode", "100000"}).code, 1);
   EXPECT_EQ(run_tool({"parity", "nowhere", "--b", "cpu"}).code, 3);
+  EXPECT_EQ(run_tool({"parity", model_path(), "--a", "cpu", "--against-oracle", "--kv-cache-dtype", "fp8"}).code, 2);
 }
 
 // What a card computed (tools/gpu_check.sh writes these), the mirror of its profile computes here.
@@ -82,6 +83,18 @@ TEST(Parity, MirrorsReproduceTheDigestsOfCards) {
       EXPECT_EQ(run.code, 0) << name << ": " << run.out << run.err;
       EXPECT_EQ(run.out.rfind("equal ", 0), 0u) << name << ": " << run.out;
     }
+  }
+}
+
+// Keys and values in fp8: the digest's file says so.
+TEST(Parity, MirrorsReproduceTheDigestsOfCardsWithKeysAndValuesInFp8) {
+  const std::filesystem::path folder = std::filesystem::path(NIBBLE_TEST_DATA) / "digests";
+  for (const std::string profile : {"sm90", "sm120"}) {
+    const std::string name = "hf-nvfp4-ct.a16-kv-fp8." + profile + ".json";
+    const ToolRun run = run_tool({"parity", NIBBLE_TEST_DATA "/model/hf-nvfp4-ct", "--a", "cpu:mirror=" + profile, "--check",
+                                  (folder / name).string(), "-q"});
+    EXPECT_EQ(run.code, 0) << name << ": " << run.out << run.err;
+    EXPECT_EQ(run.out.rfind("equal ", 0), 0u) << name << ": " << run.out;
   }
 }
 

@@ -2,6 +2,7 @@
 //   map   all queries that share a kv head (rows times group) against one page at a time:
 //         scores = q times the transposed keys, then p times the values, both as tiles of chains
 //   cost  4 * head_dim flop a query and key, 8 * head_dim bytes a key
+#include "backends/cpu/kernels/attention_pages.h"
 #include "backends/cpu/kernels/sequence_table.h"
 #include "backends/cpu/kernels/tile.h"
 
@@ -31,15 +32,17 @@ NIBBLE_INLINE void rope_head(const RopeTask& t) {
   for (int d = 2 * half; d < t.head_dim; ++d) t.y[d * step] = normed(t, r, d);
 }
 
-// Scores to probabilities of one query; its running maximum and sum. n: keys it may see.
-NIBBLE_INLINE void softmax(float* s, int n, float scale, float& m, float& l, float& factor,
+// Scores to probabilities of one query, times the values' scales; its running maximum and sum. n: keys it may see.
+NIBBLE_INLINE void softmax(float* s, int n, float scale, const AttendPage& page, float& m, float& l, float& factor,
                            bool first) {
   constexpr int kVectors = kTile / kLanes;
   const F32x16 none = set1(-__builtin_inff());
   F32x16 x[kVectors];
   F32x16 top = none;
   for (int v = 0; v < kVectors; ++v) {
-    x[v] = mul(load(s + v * kLanes), set1(scale));
+    x[v] = load(s + v * kLanes);
+    if (page.key_scales != nullptr) x[v] = mul(x[v], load(page.key_scales + v * kLanes));
+    x[v] = mul(x[v], set1(scale));
     if (n < kTile) x[v] = first_of(x[v], n - v * kLanes, none);
     top = max(top, x[v]);
   }
@@ -49,8 +52,9 @@ NIBBLE_INLINE void softmax(float* s, int n, float scale, float& m, float& l, flo
   for (int v = 0; v < kVectors; ++v) {
     x[v] = exp(sub(x[v], set1(highest)));
     if (n < kTile) x[v] = first_of(x[v], n - v * kLanes, zero());  // highest may be infinite or no number
-    store(s + v * kLanes, x[v]);
     lanes[v % 2] = add(lanes[v % 2], x[v]);
+    if (page.value_scales != nullptr) x[v] = mul(x[v], load(page.value_scales + v * kLanes));
+    store(s + v * kLanes, x[v]);  // those beyond the query's keys nobody reads
   }
   factor = first ? 0.0f : num::exp(num::sub(m, highest));
   l = num::fma(l, factor, fold(add(lanes[0], lanes[1])));
@@ -86,8 +90,8 @@ void attend(const AttendTask& t) {
     for (int i = first; i < t.queries; ++i) {
       t.count[i] = t.last[i] - start < kTile ? static_cast<int>(t.last[i] - start) + 1 : kTile;
     }
-    const float* keys = t.kv + t.pages[tile] * t.page_stride;
-    const float* values = keys + std::int64_t{t.head_dim} * kTile;
+    const AttendPage page = attend_page(t.kv + t.pages[tile] * t.page_stride, t.head_dim, t.wide);
+    const float *const keys = page.keys, *const values = page.values;
 
     const int seen = t.count[t.queries - 1];
     for_panel_groups((seen + kPanel - 1) / kPanel, [&]<int P>(int p0) {
@@ -108,7 +112,7 @@ void attend(const AttendTask& t) {
     });
 
     for (int i = first; i < t.queries; ++i) {
-      softmax(t.scores + i * kTile, t.count[i], t.scale, t.m[i], t.l[i], t.factor[i],
+      softmax(t.scores + i * kTile, t.count[i], t.scale, page, t.m[i], t.l[i], t.factor[i],
               tile == t.first_tile);
     }
 

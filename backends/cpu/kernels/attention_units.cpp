@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cassert>
 
-#include "backends/cpu/kernels/lanes.h"
+#include "backends/cpu/kernels/attention_pages.h"
 #include "backends/cpu/kernels/rounding.h"
 #include "backends/cpu/kernels/sequence_table.h"
 #include "backends/cpu/kernels/unit_product.h"
@@ -80,9 +80,9 @@ class Block {
   void tile(std::int64_t index) {
     const std::int64_t start = index * kTile;
     const int seen = within(last() - start + 1);
-    const float* const keys = t.kv + t.pages[index] * t.page_stride;
+    page_ = attend_page(t.kv + t.pages[index] * t.page_stride, t.head_dim, t.wide);
     present_ = within(t.end - start);
-    multiply_keys(keys, seen);
+    multiply_keys(page_.keys, seen);
     for (int i = 0; i < t.rows; ++i) weigh(i, within(t.position + i * t.step - start + 1));
     if constexpr (Unit::kF16) {
       to_f16(weights_.values, t.rows * kTile / kPanel, 0);
@@ -90,7 +90,7 @@ class Block {
       rounding_kernels().bf16(weights_.values, t.rows * kTile);
     }
     weights_.finish();
-    multiply_values(keys + std::int64_t{t.head_dim} * kTile, seen);
+    multiply_values(page_.values, seen);
   }
   void finish() const {
     for (int i = 0; i < t.rows; ++i) {
@@ -153,6 +153,7 @@ class Block {
     for (int p = 0; p < kPanels; ++p) {
       x[p] = load(scores_ + (p * kPanel + i) * kPanel);
       if constexpr (Unit::kF16) x[p] = mul(mul(x[p], set1(up_queries_[i])), set1(up_keys_));
+      if (page_.key_scales != nullptr) x[p] = mul(x[p], load(page_.key_scales + p * kPanel));
       x[p] = mul(x[p], set1(t.scale));
       x[p] = first_of(x[p], count - p * kPanel, none);
       top = max(x[p], top);  // NaN is not greater
@@ -170,6 +171,12 @@ class Block {
     f_[i] = m == m_[i] ? 1.0f : num::exp(num::sub(m_[i], m));
     l_[i] = num::fma(l_[i], f_[i], num::add(num::add(sum[0], sum[1]), num::add(sum[2], sum[3])));
     m_[i] = m;
+    if (page_.value_scales == nullptr) return;
+    NIBBLE_UNROLL
+    for (int p = 0; p < kPanels; ++p) {
+      const F32x16 scaled = mul(load(w + p * kPanel), load(page_.value_scales + p * kPanel));
+      store(w + p * kPanel, first_of(scaled, count - p * kPanel, zero()));
+    }
   }
 
   // Numbers times weights of 0 leave O as it is, so groups of keys that no row sees are left out.
@@ -202,6 +209,7 @@ class Block {
   }
 
   const AttendUnitsTask& t;
+  AttendPage page_{};
   Left<kMin> queries_, weights_;  // [16, head_dim]; w: [16, 64]
   Right<kMin> panel_;             // of keys or values, +0 where the sequence has none
   float* scores_;                 // in panels of 16 keys: [4, 16, 16]

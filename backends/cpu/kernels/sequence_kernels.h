@@ -98,14 +98,17 @@ struct RopeTask {
   std::int64_t y_stride;
 };
 
+// Of a page and kv head: keys [4, head_dim, 16], then values [head_dim / 16 rounded up, 64, 16].
+constexpr std::int64_t kv_page_elements(std::int64_t head_dim) { return (head_dim + round_up(head_dim, kPanel)) * kTile; }
+
 // Tiles [first_tile, end_tile) of one split, for queries that read the same keys and values.
 struct AttendTask {
   const float* q;            // [queries, head_dim]
   const std::int64_t* last;  // [queries] ascending: position of the query's own row
   int queries, head_dim;
   float scale;
-  const float* kv;           // page p's keys [4, head_dim, 16] at kv + p * page_stride, then values
-  std::int64_t page_stride;  // [head_dim / 16 rounded up, 64, 16]
+  const float* kv;           // page p's keys and values at kv + p * page_stride
+  std::int64_t page_stride;
   const std::int32_t* pages;  // by tile
   std::int64_t first_tile, end_tile;
   float *m, *l;   // [queries]
@@ -113,6 +116,7 @@ struct AttendTask {
   float* scores;  // [queries, 64]
   float* factor;  // [queries]
   int* count;     // [queries]
+  float* wide = nullptr;  // [kv_page_elements()], where pages hold codes of fp8 and behind them scales
 };
 
 // Up to 16 rows on matrix units (core/numerics/attention_order.h), which read the same keys and end in the same tile.
@@ -132,6 +136,7 @@ struct AttendUnitsTask {
   float* y;      // [rows, y_stride], at the head
   std::int64_t y_stride;
   float* work;  // attend_units_work_floats(head_dim)
+  float* wide = nullptr;  // as AttendTask has it
 };
 constexpr std::int64_t attend_units_work_floats(std::int64_t head_dim) {
   const std::int64_t longer = head_dim < kTile ? kTile : head_dim;

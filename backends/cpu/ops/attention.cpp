@@ -1,7 +1,7 @@
 #include "backends/cpu/ops/sequence_ops.h"
 #include "backends/cpu/ops/work.h"
 #include "core/numerics/attention_order.h"
-#include "core/numerics/codecs.h"
+#include "core/numerics/kv_codes.h"
 
 namespace nibble::cpu {
 namespace {
@@ -51,6 +51,11 @@ std::int64_t unit_floats(const AttentionShape& s) {
   return num::attention_on_units(s) ? attend_units_work_floats(s.head_dim) : 0;
 }
 
+// Of a worker, where pages are widened or a row becomes codes.
+std::int64_t wide_floats(const AttentionShape& s, KvFormat kv) {
+  return kv == KvFormat::fp8 ? kv_page_elements(s.head_dim) : 0;
+}
+
 std::int64_t prefill_rows(const AttentionShape& s) {
   return std::max<std::int64_t>(1, kQueries / group_of(s));
 }
@@ -75,6 +80,15 @@ struct Call {
   const AttentionShape& shape;
   const KvArena& arena;
 
+  float* work() const { return reinterpret_cast<float*>(context.workspace.data()); }
+  // The worker's room for a page in floats, behind what all have else; null where pages are that.
+  float* wide(std::int64_t worker) const {
+    const std::int64_t each = wide_floats(shape, arena.fp8() ? KvFormat::fp8 : KvFormat::operand);
+    if (each == 0) return nullptr;
+    const auto all = static_cast<std::int64_t>(context.workspace.size() / (16 * sizeof(float))) * 16;
+    return work() + all - (worker + 1) * each;
+  }
+
   // Of decode and verify rows.
   std::int64_t split_tokens() const { return a.units ? num::kAttentionSplit : kSplitTokens; }
   std::int64_t splits_of(const Range& r) const { return (r.position + r.rows - 1) / split_tokens() + 1; }
@@ -95,7 +109,7 @@ struct Call {
     }
   }
   void attend(const Range& r, std::int64_t kv_head, std::int64_t first, std::int64_t queries,
-              std::int64_t split, const Scratch& scratch, const Partial& to) const {
+              std::int64_t split, const Scratch& scratch, const Partial& to, std::int64_t worker) const {
     const std::int64_t tiles = kSplitTokens / kTile;
     const std::int64_t end = scratch.last[first + queries - 1] / kTile + 1;
     context.kernels.attend({scratch.q + first * shape.head_dim, scratch.last + first,
@@ -103,11 +117,11 @@ struct Call {
                             arena.head(a.layer, static_cast<std::int32_t>(kv_head)),
                             arena.page_stride(a.layer), a.pages.data() + r.first_page,
                             split * tiles, std::min(end, (split + 1) * tiles), to.m, to.l, to.o,
-                            scratch.scores, scratch.factor, scratch.count});
+                            scratch.scores, scratch.factor, scratch.count, wide(worker)});
   }
   // The same of a split on matrix units, for rows of a range from `first` on: a row's heads together.
-  void attend_units(const Range& r, std::int64_t kv_head, std::int64_t first, std::int64_t split, float* work,
-                    const Partial& to) const {
+  void attend_units(const Range& r, std::int64_t kv_head, std::int64_t first, std::int64_t split, float* own,
+                    const Partial& to, std::int64_t worker) const {
     const std::int64_t tiles = split_tokens() / kTile, group = group_of(shape);
     for (std::int64_t i = first; i < r.rows; ++i) {
       const std::int64_t position = r.position + i;
@@ -118,7 +132,7 @@ struct Call {
              static_cast<int>(std::min<std::int64_t>(kPanel, group - h)), shape.head_dim, position, 0, position + 1,
              a.scale, arena.head(a.layer, static_cast<std::int32_t>(kv_head)), arena.page_stride(a.layer),
              a.pages.data() + r.first_page, split * tiles, std::min(position / kTile + 1, (split + 1) * tiles),
-             to.m + query, to.l + query, to.o + query * shape.head_dim, shape.head_dim, work});
+             to.m + query, to.l + query, to.o + query * shape.head_dim, shape.head_dim, own, wide(worker)});
       }
     }
   }
@@ -145,7 +159,7 @@ void prefill(const Call& call) {
   const AttentionShape& s = call.shape;
   const std::int64_t block = prefill_rows(s), group = group_of(s);
   const Sizes sizes = prefill_sizes(s);
-  float* work = reinterpret_cast<float*>(call.context.workspace.data());
+  float* work = call.work();
   std::int64_t blocks = 0;
   for (const Range& r : call.a.ranges) blocks += (r.rows + block - 1) / block;
 
@@ -165,10 +179,10 @@ void prefill(const Call& call) {
             partial_at(partials + partial_floats(s, sizes.queries), sizes.queries);
         call.gather(*r, row, rows, kv_head, scratch);
         const std::int64_t last = (r->position + row + rows - 1) / kSplitTokens;
-        call.attend(*r, kv_head, 0, rows * group, 0, scratch, total);
+        call.attend(*r, kv_head, 0, rows * group, 0, scratch, total, worker);
         for (std::int64_t split = 1; split <= last; ++split) {
           const std::int64_t skip = std::max<std::int64_t>(0, split * kSplitTokens - r->position - row) * group;
-          call.attend(*r, kv_head, skip, rows * group - skip, split, scratch, later);
+          call.attend(*r, kv_head, skip, rows * group - skip, split, scratch, later, worker);
           call.combine(total, skip, rows * group - skip, later);
         }
         call.finish(*r, row, rows, kv_head, total);
@@ -183,7 +197,7 @@ std::int64_t unit_blocks(const Range& r) {
 void prefill_on_units(const Call& call) {
   const AttentionShape& s = call.shape;
   const AttentionArgs& a = call.a;
-  float* work = reinterpret_cast<float*>(call.context.workspace.data());
+  float* work = call.work();
   std::int64_t blocks = 0;
   for (const Range& r : a.ranges) blocks += unit_blocks(r);
 
@@ -200,8 +214,9 @@ void prefill_on_units(const Call& call) {
             {a.q.data + row * a.q.stride + head * s.head_dim, a.q.stride,
              static_cast<int>(std::min(begin + kPanel, end) - first), s.head_dim, first, 1, end, a.scale,
              call.arena.head(a.layer, static_cast<std::int32_t>(kv_head)), call.arena.page_stride(a.layer),
-             a.pages.data() + r->first_page, 0, first / kTile + 1, nullptr, nullptr, a.y.data + row * a.y.stride + head * s.head_dim, a.y.stride,
-             work + worker * unit_floats(s)});
+             a.pages.data() + r->first_page, 0, first / kTile + 1, nullptr, nullptr,
+             a.y.data + row * a.y.stride + head * s.head_dim, a.y.stride,
+             work + worker * unit_floats(s), call.wide(worker)});
       });
 }
 
@@ -212,7 +227,7 @@ void decode(const Call& call, std::int64_t max_rows) {
   const std::int64_t group = group_of(s);
   const int threads = call.context.parallel.threads();
   const Sizes sizes = decode_sizes(s, max_rows, threads);
-  float* work = reinterpret_cast<float*>(call.context.workspace.data());
+  float* work = call.work();
   float* carries = work + threads * sizes.worker_floats;
   float* parts = carries + 2 * sizes.part_floats;
 
@@ -239,13 +254,13 @@ void decode(const Call& call, std::int64_t max_rows) {
       const Place p = place(begin + i);
       float* const own = work + worker * sizes.worker_floats;
       if (call.a.units) {
-        return call.attend_units(*p.r, p.kv_head, call.first_row_of(*p.r, p.split), p.split, own, part(begin + i));
+        return call.attend_units(*p.r, p.kv_head, call.first_row_of(*p.r, p.split), p.split, own, part(begin + i), worker);
       }
       const Scratch scratch = scratch_at(own, s, sizes.queries);
       call.gather(*p.r, 0, p.r->rows, p.kv_head, scratch);
       const std::int64_t skip = call.first_row_of(*p.r, p.split) * group;
       call.attend(*p.r, p.kv_head, skip, p.r->rows * group - skip, p.split, scratch,
-                  part(begin + i));
+                  part(begin + i), worker);
     });
 
     // One call for each group of the wave: the item that begins it here.
@@ -275,6 +290,19 @@ void decode(const Call& call, std::int64_t max_rows) {
   }
 }
 
+// A position's key and value of a kv head, to a page in fp8.
+void keep_codes(const AttentionShape& s, float* page, std::int64_t place, const float* key, const float* value) {
+  const auto keep = [&](const float* x, float& scale, auto at) {
+    float most = 0.0f;
+    for (std::int64_t d = 0; d < s.head_dim; ++d) most = num::max(num::abs(x[d]), most);  // NaN is not greater
+    scale = num::kv_scale(most);
+    for (std::int64_t d = 0; d < s.head_dim; ++d) KvArena::codes(page)[at(d)] = num::kv_code(x[d], scale);
+  };
+  keep(key, KvArena::key_scales(s, page)[place], [&](std::int64_t d) { return KvArena::key_at(s, place, d); });
+  keep(value, KvArena::value_scales(s, page)[place], [&](std::int64_t d) { return KvArena::value_at(s, place, d); });
+  for (std::int64_t d = s.head_dim; d % kPanel != 0; ++d) KvArena::codes(page)[KvArena::value_at(s, place, d)] = 0;
+}
+
 }  // namespace
 
 void qk_norm_rope(SequenceContext& context, const KvArena& arena, const QkNormRopeArgs& a) {
@@ -291,7 +319,8 @@ void qk_norm_rope(SequenceContext& context, const KvArena& arena, const QkNormRo
   const std::int64_t first = a.ranges.front().first_row, rows = row_count(a.ranges);
   const std::int64_t heads = s.heads + s.kv_heads, blocks = (rows + kRopeRows - 1) / kRopeRows;
 
-  const auto rotate = [&](std::int64_t row, std::int64_t head) {
+  // `own`: room for a row that becomes codes.
+  const auto rotate = [&](std::int64_t row, std::int64_t head, float* own) {
     const Range& r = range_of(a.ranges, row);
     const std::int64_t position = r.position + (row - r.first_row);
     const float* rope = a.rope + position * a.rotary_dim;
@@ -305,15 +334,17 @@ void qk_norm_rope(SequenceContext& context, const KvArena& arena, const QkNormRo
     const std::int32_t page = a.pages[static_cast<std::size_t>(r.first_page + position / kTile)];
     float* to =
         arena.head(a.layer, static_cast<std::int32_t>(kv_head)) + page * arena.page_stride(a.layer);
+    float* const key = arena.fp8() ? own : to + KvArena::key_at(s, place, 0);
+    const std::int64_t stride = arena.fp8() ? 1 : kPanel;
     context.kernels.rope({a.k.data + row * a.k.stride + kv_head * s.head_dim, a.k_norm, rope, a.eps,
-                          s.head_dim, a.rotary_dim, to + KvArena::key_at(s, place, 0), kPanel});
+                          s.head_dim, a.rotary_dim, key, stride});
     if (a.round_keys) {
-      float* key = to + KvArena::key_at(s, place, 0);
-      for (std::int64_t d = 0; d < s.head_dim; ++d, key += kPanel) {
-        *key = num::bf16_to_float(num::float_to_bf16(*key));
+      for (std::int64_t d = 0; d < s.head_dim; ++d) {
+        key[d * stride] = num::bf16_to_float(num::float_to_bf16(key[d * stride]));
       }
     }
     const float* v = a.v.data + row * a.v.stride + kv_head * s.head_dim;
+    if (arena.fp8()) return keep_codes(s, to, place, key, v);
     for (std::int64_t d = 0; d < s.head_dim; d += kPanel) {
       float* panel = to + KvArena::value_at(s, place, d);
       const std::int64_t count = std::min<std::int64_t>(kPanel, s.head_dim - d);
@@ -321,6 +352,19 @@ void qk_norm_rope(SequenceContext& context, const KvArena& arena, const QkNormRo
       std::fill(panel + count, panel + kPanel, 0.0f);
     }
   };
+  if (arena.fp8()) {
+    const int threads = context.parallel.threads();
+    const std::int64_t each = wide_floats(s, KvFormat::fp8);
+    check_workspace(context.workspace, static_cast<std::uint64_t>(threads * each) * sizeof(float), "qk_norm_rope");
+    float* const work = reinterpret_cast<float*>(context.workspace.data());
+    for_each_item(context.parallel, blocks * heads, threads, [&](std::int64_t i, std::int64_t worker) {
+      const std::int64_t from = i / heads * kRopeRows;
+      for (std::int64_t row = from; row < std::min(from + kRopeRows, rows); ++row) {
+        rotate(first + row, i % heads, work + worker * each);
+      }
+    });
+    return;
+  }
   const std::int64_t item = std::min(rows, kRopeRows) * s.head_dim;
   context.parallel(blocks * heads, std::max<std::int64_t>(1, kRopeGrain / item),
                    [&](std::int64_t begin, std::int64_t end) {
@@ -328,17 +372,17 @@ void qk_norm_rope(SequenceContext& context, const KvArena& arena, const QkNormRo
                        const std::int64_t from = i / heads * kRopeRows;
                        for (std::int64_t row = from; row < std::min(from + kRopeRows, rows);
                             ++row) {
-                         rotate(first + row, i % heads);
+                         rotate(first + row, i % heads, nullptr);
                        }
                      }
                    });
 }
 
-std::uint64_t attention_workspace(const AttentionShape& shape, std::int32_t rows, int threads) {
+std::uint64_t attention_workspace(const AttentionShape& shape, std::int32_t rows, int threads, KvFormat kv) {
   const Sizes p = prefill_sizes(shape), d = decode_sizes(shape, rows, threads);
   const std::int64_t floats = std::max(threads * std::max(p.worker_floats, unit_floats(shape)),
                                        threads * d.worker_floats + (d.parts + 2) * d.part_floats);
-  return static_cast<std::uint64_t>(floats) * sizeof(float);
+  return static_cast<std::uint64_t>(floats + threads * wide_floats(shape, kv)) * sizeof(float);
 }
 
 void attention(SequenceContext& context, const KvArena& arena, const AttentionArgs& a) {
@@ -359,7 +403,8 @@ void attention(SequenceContext& context, const KvArena& arena, const AttentionAr
   if (!is_prefill) {
     for (const Range& r : a.ranges) max_rows = std::max(max_rows, r.rows);
   }
-  check_workspace(context.workspace, attention_workspace(s, max_rows, context.parallel.threads()),
+  check_workspace(context.workspace,
+                  attention_workspace(s, max_rows, context.parallel.threads(), arena.fp8() ? KvFormat::fp8 : KvFormat::operand),
                   "attention");
   if (!is_prefill) {
     decode(call, max_rows);

@@ -96,7 +96,9 @@ struct AttentionArgs {
   bool sm70 = false;   // of `units`, prefill rows only: as profile sm70 has them; q and the pages hold any values
 };
 // `rows`: the most rows that a decode or verify range has (StateSizes::records).
-std::uint64_t attention_workspace(const AttentionShape& shape, std::int32_t rows, int threads);
+// For qk_norm_rope() too, where keys and values are kept in fp8.
+std::uint64_t attention_workspace(const AttentionShape& shape, std::int32_t rows, int threads,
+                                  KvFormat kv = KvFormat::operand);
 void attention(SequenceContext& context, const KvArena& arena, const AttentionArgs& args);
 
 }  // namespace nibble::cpu

@@ -83,7 +83,7 @@ class Runner : BenchRun<AttentionBench, AttentionBenchOptions> {
     const std::uint64_t held = turns ? copies : 1;
     const Block q = random(u(all * cols) * size, 3, "q"), y = allot(u(all * cols) * size, "y");
     const Block k = random(held * bytes, 5, "keys"), v = random(held * bytes, 7, "values");
-    const std::int64_t splits = decode ? attention_split_slots(attention_on_units(path_, shape, Section::decode), pages, sequences) : 0;
+    const std::int64_t splits = decode ? attention_split_slots(attention_on_units(path_, shape, step.section), pages, sequences) : 0;
     const Block parts = allot(attention_parts_bytes(shape, splits, 1), "parts of splits");
     if (parts.bytes() > 0) check(cudaMemsetAsync(parts.data(), 0, parts.bytes(), timer_.stream()), "clearing parts");
     const auto view = [&](const Block& block) {

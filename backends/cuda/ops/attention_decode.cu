@@ -1,16 +1,19 @@
 // attention_decode.cu: attention of decode and verify rows on matrix units, order of core/numerics/attention_order.h
-//   q, y [T, heads * Dim], pages [pages, kv_heads, 64, Dim]: bf16
+//   q, y [T, heads * Dim] bf16, pages [pages, kv_heads, 64, Dim]: bf16, or codes of fp8 (core/numerics/kv_codes.h) with scales
 //   map    item = a split of one sequence's kv head and up to 16 of its queries (rows times the heads that share it); blocks
 //          of 4 warps, two on a multiprocessor, go through items. Scores: warp = 16 keys of the tile over all of Dim; values:
 //          warp = a quarter of Dim over all keys, O in registers
 //   tiles  of keys and values in turn, in a ring of Ring: while one is computed the next ones are on their way
+//   codes  are widened as fragments are read. Of a group of 16 columns a lane gets four that lie together, where bf16 gives
+//          it two and two: queries lie in shared memory in the same order, and a lane's O are other columns
 //   parts  m, l and O of a split where a sequence has several (attention_splits.cuh). With one, y
 //   sums   core/numerics/attention_order.h                                 parity: mirrored
-//   cost   4 * Dim bytes a key and kv head -> bandwidth bound
+//   cost   4 * Dim bytes a key and kv head, of codes half of it -> bandwidth bound
 //   needs  mma.m16n8k16 as measured (mma.cuh), else it is emulated; pages whose rows behind a sequence may hold anything
 #include "backends/cuda/device/eights.cuh"
 #include "backends/cuda/device/matrices.cuh"
 #include "backends/cuda/device/mma.cuh"
+#include "backends/cuda/device/weight_decode.cuh"
 #include "backends/cuda/ops/attention_splits.cuh"
 #include "backends/cuda/shared_memory.h"
 #include "nibble/error.h"
@@ -49,19 +52,21 @@ __device__ Slot find_slot(const StepView& step, Section section, int slot) {
   return {nullptr, 0};
 }
 
-template <int Dim, int Ring>
+template <int Dim, int Ring, bool Codes>
 struct Room {
-  static constexpr int kRowBytes = Dim * 2, kChunks = Dim / 8, kTileBytes = kTile * kRowBytes;
-  static constexpr int kTiles = kRows * kRowBytes, kWeights = kTiles + Ring * kTileBytes, kExact = kWeights + kRows * kWeightBytes;
+  static constexpr int kQueryBytes = Dim * 2, kRowBytes = Codes ? Dim : Dim * 2, kChunks = kRowBytes / 16;
+  static constexpr int kTileBytes = kTile * kRowBytes, kPieceBytes = kTileBytes + (Codes ? 2 * kTile * 4 : 0);  // scales of both
+  static constexpr int kTiles = kRows * kQueryBytes, kWeights = kTiles + Ring * kPieceBytes, kExact = kWeights + kRows * kWeightBytes;
   static constexpr int kTops = kExact + kRows * kWeightStride * 4, kSums = kTops + kRows * kWarps * 4;
   static constexpr int kBytes = kSums + kRows * 4;
   // 16 bytes of a row: rows that one instruction reads lie in different banks.
   __device__ __forceinline__ static std::uint32_t at(int row, int chunk) {
-    return static_cast<std::uint32_t>(row * kRowBytes + (chunk ^ (row & 7)) * 16);
+    return static_cast<std::uint32_t>(row * kRowBytes + (chunk ^ (kChunks >= 8 ? row & 7 : row / 2 & 3)) * 16);
   }
-  __device__ __forceinline__ static std::uint32_t tile(std::uint32_t start, int piece) {
-    return start + kTiles + static_cast<std::uint32_t>(piece % Ring) * kTileBytes;
+  __device__ __forceinline__ static std::uint32_t query_at(int row, int chunk) {
+    return static_cast<std::uint32_t>(row * kQueryBytes + (chunk ^ (row & 7)) * 16);
   }
+  __device__ __forceinline__ static int piece(int index) { return kTiles + index % Ring * kPieceBytes; }
 };
 __device__ __forceinline__ std::uint32_t weights_at(int row, int chunk) {
   return static_cast<std::uint32_t>(row * kWeightBytes + (chunk ^ (row & 7)) * 16);
@@ -74,9 +79,9 @@ __device__ __forceinline__ std::uint32_t seen_of(std::uint32_t pair, int first, 
   return first + 1 < seen ? pair : first < seen ? pair & 0xFFFFu : 0u;
 }
 
-template <int Dim, int Ring>
+template <int Dim, int Ring, bool Codes>
 __global__ void __launch_bounds__(kThreads, kBlocks) attend_splits(const SplitParams a) {
-  using R = Room<Dim, Ring>;
+  using R = Room<Dim, Ring, Codes>;
   constexpr int kOwn = Dim / 8 / kWarps;             // groups of 8 columns of a warp
   extern __shared__ __align__(128) std::byte memory[];
   const std::uint32_t start = shared_address(memory);
@@ -108,27 +113,41 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attend_splits(const SplitPa
       for (; issued <= piece; ++issued) {
         const int tile = issued / 2;
         if (tile < tiles) {
-          const Bf16* const page = (issued % 2 == 0 ? a.keys : a.values) + (std::int64_t{pages[tile]} * kv_heads + kv_head) * (kTile * Dim);
+          const std::int64_t page = std::int64_t{pages[tile]} * kv_heads + kv_head;
+          const std::uint32_t piece = start + static_cast<std::uint32_t>(R::piece(issued));
           // Of rows four apart, all have one of two places in theirs.
           constexpr int kStep = kThreads / R::kChunks;
           static_assert(kStep % 4 == 0);
           const int row = t / R::kChunks, chunk = t % R::kChunks, there = end - tile * kTile;
-          const Bf16* const from = page + row * Dim + chunk * 8;
-          const std::uint32_t even = R::tile(start, issued) + R::at(row, chunk), odd = R::tile(start, issued) + R::at(row + 4, chunk);
+          const std::byte* const from = (issued % 2 == 0 ? a.keys : a.values) + page * R::kTileBytes + row * R::kRowBytes + chunk * 16;
+          const std::uint32_t even = piece + R::at(row, chunk), odd = piece + R::at(row + 4, chunk);
 #pragma unroll
           for (int i = 0; i < kTile; i += kStep) {
             const std::uint32_t to = i % 8 == 0 ? even + i * R::kRowBytes : odd + (i - 4) * R::kRowBytes;
-            bring_16(to, from + i * Dim, row + i < there);
+            bring_16(to, from + i * R::kRowBytes, row + i < there);
+          }
+          if constexpr (Codes) {
+            if (issued % 2 == 0 && t < 32) {  // both with the keys: weights need those of the values before these are there
+              const float* const scales = (t < 16 ? a.key_scales : a.value_scales) + page * kTile + t % 16 * 4;
+              bring_16(piece + R::kTileBytes + t * 16, scales, true);
+            }
           }
         }
         copies_commit();
       }
     };
     __syncthreads();  // the item before is read
-    for (int i = t; i < kRows * R::kChunks; i += kThreads) {
-      const int row = i / R::kChunks, chunk = i % R::kChunks, query = row < count ? first + row : first;
+    for (int i = t; i < kRows * (Dim / 8); i += kThreads) {
+      const int row = i / (Dim / 8), chunk = i % (Dim / 8), query = row < count ? first + row : first;
       const Bf16* const q = a.q.row(std::int64_t{r.first_row} + query / group) + (std::int64_t{kv_head} * group + query % group) * Dim;
-      bring_16(start + R::at(row, chunk), q + chunk * 8, row < count);
+      if constexpr (Codes) {
+        const uint4 v = row < count ? *reinterpret_cast<const uint4*>(q + chunk * 8) : make_uint4(0, 0, 0, 0);
+        const int low = chunk / 2 * 2, at = chunk % 2 * 8;  // columns 4 p and 4 p + 1 first, then the two behind these
+        *reinterpret_cast<uint2*>(memory + R::query_at(row, low) + at) = make_uint2(v.x, v.z);
+        *reinterpret_cast<uint2*>(memory + R::query_at(row, low + 1) + at) = make_uint2(v.y, v.w);
+      } else {
+        bring_16(start + R::query_at(row, chunk), q + chunk * 8, row < count);
+      }
     }
     bring_until(Ring > 2 ? Ring - 2 : 0);  // the queries are of the first group
 
@@ -148,16 +167,36 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attend_splits(const SplitPa
       __syncthreads();  // keys are there, the values before are read
       if constexpr (Ring > 1) bring_until(2 * tile - 1 + Ring);
       float x[2][4] = {};
-      const std::uint32_t keys = R::tile(start, 2 * tile);
-#pragma unroll 4
-      for (int k = 0; k < Dim / 16; ++k) {
-        const uint4 b = fragments_at<false>(keys + R::at(warp * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
-        const uint4 q = fragments_at<false>(start + R::at(lane % 16, 2 * k + lane / 16));
-        const std::uint32_t left[4] = {q.x, q.y, q.z, q.w};
-        mma_m16n8k16_bf16<kMmaPath>(x[0], left, b.x, b.y);
-        mma_m16n8k16_bf16<kMmaPath>(x[1], left, b.z, b.w);
+      const std::uint32_t keys = start + static_cast<std::uint32_t>(R::piece(2 * tile));
+      const int key_row = warp * 16 + lane / 16 * 8 + lane % 8;
+      constexpr int kSteps = Codes ? 2 : 1;  // groups of 16 columns that lie in a chunk's two neighbours
+#pragma unroll 4 / kSteps
+      for (int k = 0; k < Dim / 16; k += kSteps) {
+        const uint4 b = fragments_at<false>(keys + R::at(key_row, (Codes ? k : 2 * k) + lane / 8 % 2));
+#pragma unroll
+        for (int i = 0; i < kSteps; ++i) {
+          const uint4 q = fragments_at<false>(start + R::query_at(lane % 16, 2 * (k + i) + lane / 16));
+          const std::uint32_t left[4] = {q.x, q.y, q.z, q.w};
+          if constexpr (Codes) {
+            const std::uint32_t low = i == 0 ? b.x : b.y, high = i == 0 ? b.z : b.w;
+            mma_m16n8k16_bf16<kMmaPath>(x[0], left, e4m3_adjacent(low), e4m3_adjacent(low >> 16));
+            mma_m16n8k16_bf16<kMmaPath>(x[1], left, e4m3_adjacent(high), e4m3_adjacent(high >> 16));
+          } else {
+            mma_m16n8k16_bf16<kMmaPath>(x[0], left, b.x, b.y);
+            mma_m16n8k16_bf16<kMmaPath>(x[1], left, b.z, b.w);
+          }
+        }
       }
       const int key = warp * 16 + 2 * p;  // in the tile: of x[0][0] and x[0][2]; the next one; and 8 behind these
+      [[maybe_unused]] float2 key_scale[2], value_scale[2];
+      if constexpr (Codes) {
+        const auto* const scales = reinterpret_cast<const float*>(memory + R::piece(2 * tile) + R::kTileBytes) + key;
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          key_scale[n] = *reinterpret_cast<const float2*>(scales + 8 * n);
+          value_scale[n] = *reinterpret_cast<const float2*>(scales + kTile + 8 * n);
+        }
+      }
       int seen[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -166,6 +205,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attend_splits(const SplitPa
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           float& v = x[i / 2][2 * h + i % 2];
+          if constexpr (Codes) v = num::mul(v, i % 2 == 0 ? key_scale[i / 2].x : key_scale[i / 2].y);
           v = key + i / 2 * 8 + i % 2 < seen[h] ? num::mul(v, a.scale) : -__builtin_inff();
           most = fmaxf(most, v);
         }
@@ -191,6 +231,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attend_splits(const SplitPa
             w[i] = key + 8 * n + i < seen[h] ? e : 0.0f;
           }
           *reinterpret_cast<float2*>(exact + (g + 8 * h) * kWeightStride + key + 8 * n) = make_float2(w[0], w[1]);
+          if constexpr (Codes) {
+            w[0] = key + 8 * n < seen[h] ? num::mul(w[0], value_scale[n].x) : 0.0f;
+            w[1] = key + 8 * n + 1 < seen[h] ? num::mul(w[1], value_scale[n].y) : 0.0f;
+          }
           *reinterpret_cast<std::uint32_t*>(memory + R::kWeights + weights_at(g + 8 * h, 2 * warp + n) + 4 * p) = bf16_pair(w[0], w[1]);
         }
       }
@@ -202,7 +246,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attend_splits(const SplitPa
       copies_wait<Ring - 1>();
       __syncthreads();  // values and weights are there
 
-      const std::uint32_t values = R::tile(start, 2 * tile + 1);
+      const std::uint32_t values = start + static_cast<std::uint32_t>(R::piece(2 * tile + 1));
       std::uint32_t weights[kTile / 16][4];
 #pragma unroll
       for (int s = 0; s < kTile / 16; ++s) {
@@ -212,7 +256,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attend_splits(const SplitPa
       const auto pairs_at = [&](int n, std::uint32_t (&b)[kTile / 16][2]) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const uint4 v = fragments_at<true>(values + R::at(half * 32 + lane, warp * kOwn + n));
+          uint4 v = fragments_at<true>(values + R::at(half * 32 + lane, Codes ? (warp * kOwn + n) / 2 : warp * kOwn + n));
+          if constexpr (Codes) {  // of two columns that lie together in turn
+            const int by = n % 2 == 0 ? 8 : 0;
+            v = make_uint4(e4m3_pair(v.x << by), e4m3_pair(v.y << by), e4m3_pair(v.z << by), e4m3_pair(v.w << by));
+          }
           b[2 * half][0] = v.x, b[2 * half][1] = v.y, b[2 * half + 1][0] = v.z, b[2 * half + 1][1] = v.w;
         }
       };
@@ -277,28 +325,38 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attend_splits(const SplitPa
     __syncthreads();
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = g + 8 * h, query = first + row, column = warp * kOwn * 8 + 2 * p;
+      const int row = g + 8 * h, query = first + row;
       if (sees[h] <= 0) continue;
-      if (!alone) {
-        float* const part = a.parts + (std::int64_t{slot} * kv_heads + kv_head) * attention_part_floats(a.most, Dim);
+      // Pairs of neighbouring columns: two of o[n], or one of o[n] and one of the next.
+      const auto each_pair = [&](auto put_pair) {
 #pragma unroll
         for (int n = 0; n < kOwn; ++n) {
-          *reinterpret_cast<float2*>(part + std::int64_t{query} * Dim + column + 8 * n) = make_float2(o[n][2 * h], o[n][2 * h + 1]);
+          if constexpr (Codes) {
+            const int column = (warp * kOwn + n / 2 * 2) * 8 + 4 * p + n % 2 * 2;
+            put_pair(column, o[n / 2 * 2][2 * h + n % 2], o[n / 2 * 2 + 1][2 * h + n % 2]);
+          } else {
+            put_pair((warp * kOwn + n) * 8 + 2 * p, o[n][2 * h], o[n][2 * h + 1]);
+          }
         }
+      };
+      if (!alone) {
+        float* const part = a.parts + (std::int64_t{slot} * kv_heads + kv_head) * attention_part_floats(a.most, Dim);
+        each_pair([&](int column, float low, float high) {
+          *reinterpret_cast<float2*>(part + std::int64_t{query} * Dim + column) = make_float2(low, high);
+        });
         if (warp == 0 && p == 0) *reinterpret_cast<float2*>(part + std::int64_t{a.most} * Dim + 2 * query) = make_float2(m[h], sums[row]);
         continue;
       }
       const float by = num::div(1.0f, sums[row]);
       const std::int64_t of_y = std::int64_t{r.first_row} + query / group;
       const int head = kv_head * group + query % group;
-      Bf16* const y = a.y.row(of_y) + std::int64_t{head} * Dim + column;
-      const Bf16* const gates = a.gates.data == nullptr ? nullptr : a.gates.of(of_y, head) + column;
-#pragma unroll
-      for (int n = 0; n < kOwn; ++n) {
-        const float low = num::mul(o[n][2 * h], by), high = num::mul(o[n][2 * h + 1], by);
-        *reinterpret_cast<std::uint32_t*>(y + 8 * n) =
-            gates == nullptr ? bf16_pair(low, high) : gated_pair(low, high, *reinterpret_cast<const std::uint32_t*>(gates + 8 * n));
-      }
+      Bf16* const y = a.y.row(of_y) + std::int64_t{head} * Dim;
+      const Bf16* const gates = a.gates.data == nullptr ? nullptr : a.gates.of(of_y, head);
+      each_pair([&](int column, float low, float high) {
+        low = num::mul(low, by), high = num::mul(high, by);
+        *reinterpret_cast<std::uint32_t*>(y + column) =
+            gates == nullptr ? bf16_pair(low, high) : gated_pair(low, high, *reinterpret_cast<const std::uint32_t*>(gates + column));
+      });
     }
   }
 }
@@ -312,16 +370,29 @@ int resident(int bytes) {
   return all / (bytes + reserved) >= kBlocks ? kBlocks : 1;
 }
 
-template <int Dim, int Ring>
+template <int Dim, int Ring, bool Codes>
 bool launch(const Launch& to, const SplitParams& p, std::int64_t slots, std::size_t most_bytes) {
-  using R = Room<Dim, Ring>;
+  using R = Room<Dim, Ring, Codes>;
   if (R::kBytes > most_bytes) return false;
   const std::int64_t items = slots * p.tiles * p.shape.kv_heads;
   const std::int64_t room = std::int64_t{to.multiprocessors} * resident(R::kBytes);
   const std::int64_t blocks = room > 0 && room < items ? room : items;
-  cudaFuncSetAttribute(attend_splits<Dim, Ring>, cudaFuncAttributeMaxDynamicSharedMemorySize, R::kBytes);
-  start_early(attend_splits<Dim, Ring>, dim3(static_cast<unsigned>(blocks)), kThreads, R::kBytes, to.stream, p);
+  cudaFuncSetAttribute(attend_splits<Dim, Ring, Codes>, cudaFuncAttributeMaxDynamicSharedMemorySize, R::kBytes);
+  start_early(attend_splits<Dim, Ring, Codes>, dim3(static_cast<unsigned>(blocks)), kThreads, R::kBytes, to.stream, p);
   return true;
+}
+
+template <bool Codes>
+bool launch_any(const Launch& to, const SplitParams& p, std::int64_t slots) {
+  const std::size_t most = most_shared();
+  constexpr int kMany = Codes ? 6 : 4, kFew = Codes ? 4 : 2;  // about as many bytes on their way
+  switch (p.shape.head_dim) {
+    case 64: return launch<64, kMany, Codes>(to, p, slots, most);
+    case 128: return launch<128, kMany, Codes>(to, p, slots, most) || launch<128, kFew, Codes>(to, p, slots, most);
+    default:
+      return launch<256, Codes ? 6 : 3, Codes>(to, p, slots, most) || launch<256, Codes ? 4 : 2, Codes>(to, p, slots, most) ||
+             launch<256, Codes ? 2 : 1, Codes>(to, p, slots, most);
+  }
 }
 
 }  // namespace
@@ -339,18 +410,16 @@ void attention_decode(const Launch& to, const AttentionArgs& a) {
                       typed<Bf16>(a.y),
                       a.scale,
                       s,
-                      reinterpret_cast<const Bf16*>(a.state.k),
-                      reinterpret_cast<const Bf16*>(a.state.v),
+                      a.state.k,
+                      a.state.v,
+                      a.state.k_scales,
+                      a.state.v_scales,
                       a.parts,
                       static_cast<int>(most),
                       static_cast<int>((most + kRows - 1) / kRows),
                       {reinterpret_cast<const Bf16*>(a.gate.data), a.gate.stride, a.gate_head_stride}};
   const std::int64_t slots = a.split_slots > 0 ? a.split_slots : to.max_ranges;
-  const std::size_t shared = most_shared();
-  const bool launched = s.head_dim == 64    ? launch<64, 4>(to, p, slots, shared)
-                        : s.head_dim == 128 ? launch<128, 4>(to, p, slots, shared) || launch<128, 2>(to, p, slots, shared)
-                                            : launch<256, 3>(to, p, slots, shared) || launch<256, 2>(to, p, slots, shared) ||
-                                                  launch<256, 1>(to, p, slots, shared);
+  const bool launched = a.state.k_scales != nullptr ? launch_any<true>(to, p, slots) : launch_any<false>(to, p, slots);
   if (!launched) throw Error(ErrorCode::internal, "[cuda] attention on matrix units: expected 48 KiB of shared memory, found less");
   if (a.split_slots > 0) combine_splits(to, a, p);
 }

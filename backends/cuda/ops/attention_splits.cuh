@@ -18,7 +18,8 @@ struct SplitParams {
   TypedRows<Bf16> q, y;
   float scale;
   AttentionShape shape;
-  const Bf16 *keys, *values;
+  const std::byte *keys, *values;           // bf16, or codes of fp8
+  const float *key_scales, *value_scales;  // of these, [pages, kv_heads, 64]
   float* parts;  // of a slot and kv head: O [most, Dim], then m and l [most, 2]
   int most;      // queries of a range
   int tiles;     // of 16 of those

@@ -1,5 +1,6 @@
 // attention_units.cu: a prompt's attention on matrix units, order of core/numerics/attention_order.h
-//   q, y [T, heads * Dim], pages [pages, kv_heads, 64, Dim]: bf16
+//   q, y [T, heads * Dim] bf16, pages [pages, kv_heads, 64, Dim]: bf16, or codes of fp8 (core/numerics/kv_codes.h), which
+//          are widened on their way to shared memory, with scales
 //   map    block = 64 positions on the absolute grid and some heads of one kv head; a warp has 16 of these rows of one head,
 //          so that its rows end in the same tile. O and a tile's scores stay in registers, q in shared memory; tiles of keys
 //          and values come by 16 bytes a thread, with Stages = 2 those of the next tile while this one is computed
@@ -12,6 +13,7 @@
 #include "backends/cuda/device/gated.cuh"
 #include "backends/cuda/device/matrices.cuh"
 #include "backends/cuda/device/mma.cuh"
+#include "backends/cuda/device/weight_decode.cuh"
 #include "backends/cuda/ops/attention_sm70.h"
 #include "backends/cuda/ops/delta_grid.cuh"
 #include "backends/cuda/ops/linear_parts.cuh"
@@ -26,11 +28,12 @@ constexpr int kTile = num::kAttentionTile, kRows = 16, kGroups = kTile / kRows; 
 static_assert(kTile == kDeltaChunk);
 
 // Stages: tiles of keys and of values at a time; 0: they share one place.
-template <int Dim, int Warps, int Stages>
+template <int Dim, int Warps, int Stages, bool Codes>
 struct Room {
   static constexpr int kThreads = Warps * 32, kRowBytes = Dim * 2, kChunks = Dim / 8, kTileBytes = kTile * kRowBytes;
   static constexpr int kQueryBytes = Warps * kRows * kRowBytes, kTiles = Stages == 0 ? 1 : 2 * Stages;
-  static constexpr int kBytes = kQueryBytes + kTiles * kTileBytes;
+  static constexpr int kScales = kQueryBytes + kTiles * kTileBytes;  // of codes: of two tiles, keys' and values'
+  static constexpr int kBytes = kScales + (Codes ? 2 * 2 * kTile * 4 : 0);
   // 16 bytes of a row: rows that one instruction reads lie in different banks.
   __device__ __forceinline__ static std::uint32_t at(int row, int chunk) {
     return static_cast<std::uint32_t>(row * kRowBytes + (chunk ^ (row & 7)) * 16);
@@ -48,7 +51,8 @@ struct Params {
   TypedRows<Bf16> q, y;
   float scale;
   AttentionShape shape;
-  const Bf16 *keys, *values;
+  const std::byte *keys, *values;
+  const float *key_scales, *value_scales;  // of codes
   int parts;  // blocks for the heads of a kv head
   HeadGates<Bf16> gates;
 };
@@ -70,7 +74,8 @@ __device__ __forceinline__ Piece piece_of(const StepView& step, int index) {
   return {nullptr, 0};
 }
 
-template <int Dim>
+// scales: of a tile's keys, then of its values, where they are codes.
+template <int Dim, bool Codes>
 struct Rows16 {
   float o[Dim / 8][4], m[2], l[2];  // rows g and g + 8
 
@@ -83,8 +88,8 @@ struct Rows16 {
 
   // Scores of a tile to weights, as the left operand of its values; m, l and O to the new maximum. Keys of the tile that
   // rows g and g + 8 see: seen[.].
-  __device__ __forceinline__ void weigh(float (&x)[kTile / 8][4], float scale, const int (&seen)[2], int p,
-                                        std::uint32_t (&weights)[kTile / 16][4]) {
+  __device__ __forceinline__ void weigh(float (&x)[kTile / 8][4], float scale, const float* scales, const int (&seen)[2],
+                                        int p, std::uint32_t (&weights)[kTile / 16][4]) {
     float factor[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -94,6 +99,7 @@ struct Rows16 {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float& v = x[n][2 * h + i];
+          if constexpr (Codes) v = num::mul(v, scales[8 * n + 2 * p + i]);
           v = 8 * n + 2 * p + i < seen[h] ? num::mul(v, scale) : -__builtin_inff();
           most = fmaxf(most, v);
         }
@@ -112,6 +118,7 @@ struct Rows16 {
           const float w = v == most ? 1.0f : num::exp(num::sub(v, most));
           v = 8 * n + 2 * p + i < seen[h] ? w : 0.0f;
           sum = num::add(sum, v);
+          if constexpr (Codes) v = 8 * n + 2 * p + i < seen[h] ? num::mul(v, scales[kTile + 8 * n + 2 * p + i]) : 0.0f;
         }
       }
       sum = num::add(sum, __shfl_xor_sync(~0u, sum, 1));
@@ -133,9 +140,9 @@ struct Rows16 {
   }
 };
 
-template <int Dim, int Warps, int Stages>
+template <int Dim, int Warps, int Stages, bool Codes>
 __global__ void __launch_bounds__(Warps * 32, 1) attend_units(const Params a) {
-  using R = Room<Dim, Warps, Stages>;
+  using R = Room<Dim, Warps, Stages, Codes>;
   extern __shared__ __align__(128) std::byte memory[];
   const std::uint32_t start = shared_address(memory);
   const int t = static_cast<int>(threadIdx.x), warp = t / 32, lane = t % 32, g = lane / 4, p = lane % 4;
@@ -150,9 +157,28 @@ __global__ void __launch_bounds__(Warps * 32, 1) attend_units(const Params a) {
   const int tiles = static_cast<int>(piece.position / kTile) + 1;
   const std::int32_t* const pages = a.steps->pages + r.first_page;
 
-  const auto bring = [&](const Bf16* pool, int tile, std::uint32_t to) {
-    if (tile < tiles) {
-      const Bf16* const page = pool + (std::int64_t{pages[tile]} * a.shape.kv_heads + kv_head) * (kTile * Dim);
+  float* const scales = reinterpret_cast<float*>(memory + R::kScales);
+  const auto bring = [&](const std::byte* pool, int tile, std::uint32_t to) {
+    if (Codes && tile < tiles) {
+      const std::int64_t number = std::int64_t{pages[tile]} * a.shape.kv_heads + kv_head;
+      const std::byte* const page = pool + number * (kTile * Dim);
+      const auto there = static_cast<int>(min(end - std::int64_t{tile} * kTile, std::int64_t{kTile}));
+#pragma unroll 4
+      for (int i = t; i < kTile * R::kChunks; i += R::kThreads) {
+        const int row = i / R::kChunks, chunk = i % R::kChunks;
+        const uint2 v = row < there ? *reinterpret_cast<const uint2*>(page + row * Dim + chunk * 8) : make_uint2(0, 0);
+        *reinterpret_cast<uint4*>(memory + (to - start) + R::at(row, chunk)) =
+            make_uint4(e4m3_adjacent(v.x), e4m3_adjacent(v.x >> 16), e4m3_adjacent(v.y), e4m3_adjacent(v.y >> 16));
+      }
+      if (pool == a.keys) {  // both: weights need those of the values
+        for (int i = t; i < 2 * kTile; i += R::kThreads) {
+          scales[tile % 2 * 2 * kTile + i] = (i < kTile ? a.key_scales : a.value_scales)[number * kTile + i % kTile];
+        }
+      }
+    }
+    if (!Codes && tile < tiles) {
+      const auto* const page =
+          reinterpret_cast<const Bf16*>(pool) + (std::int64_t{pages[tile]} * a.shape.kv_heads + kv_head) * (kTile * Dim);
       const auto there = static_cast<int>(min(end - std::int64_t{tile} * kTile, std::int64_t{kTile}));
 #pragma unroll 4
       for (int i = t; i < kTile * R::kChunks; i += R::kThreads) {
@@ -174,7 +200,7 @@ __global__ void __launch_bounds__(Warps * 32, 1) attend_units(const Params a) {
   bring(a.keys, 0, R::keys(start, 0));  // the queries are of this group
   if constexpr (Stages > 0) bring(a.values, 0, R::values(start, 0));
 
-  Rows16<Dim> rows;
+  Rows16<Dim, Codes> rows;
   rows.clear();
 #pragma unroll 1
   for (int tile = 0; tile < tiles; ++tile) {
@@ -203,7 +229,7 @@ __global__ void __launch_bounds__(Warps * 32, 1) attend_units(const Params a) {
       }
       const auto seen = static_cast<int>(min(from + g - std::int64_t{tile} * kTile, std::int64_t{1 << 20})) + 1;
       const int both[2] = {seen, seen + 8};
-      rows.weigh(x, a.scale, both, p, weights);
+      rows.weigh(x, a.scale, scales + tile % 2 * 2 * kTile, both, p, weights);
     }
     if constexpr (Stages < 2) {
       __syncthreads();  // keys are read
@@ -248,15 +274,20 @@ __global__ void __launch_bounds__(Warps * 32, 1) attend_units(const Params a) {
   }
 }
 
-template <int Dim, int Warps, int Stages>
-bool launch(const Launch& to, Params p, std::size_t most_bytes) {
-  using R = Room<Dim, Warps, Stages>;
+template <int Dim, int Warps, int Stages, bool Codes>
+bool launch_as(const Launch& to, Params p, std::size_t most_bytes) {
+  using R = Room<Dim, Warps, Stages, Codes>;
   if (R::kBytes > most_bytes) return false;
   p.parts = (p.shape.heads / p.shape.kv_heads * kGroups + Warps - 1) / Warps;
   const dim3 grid(static_cast<unsigned>(most_records(to.max_rows, to.max_ranges) * p.parts), static_cast<unsigned>(p.shape.kv_heads));
-  cudaFuncSetAttribute(attend_units<Dim, Warps, Stages>, cudaFuncAttributeMaxDynamicSharedMemorySize, R::kBytes);
-  attend_units<Dim, Warps, Stages><<<grid, R::kThreads, R::kBytes, to.stream>>>(p);
+  cudaFuncSetAttribute(attend_units<Dim, Warps, Stages, Codes>, cudaFuncAttributeMaxDynamicSharedMemorySize, R::kBytes);
+  attend_units<Dim, Warps, Stages, Codes><<<grid, R::kThreads, R::kBytes, to.stream>>>(p);
   return true;
+}
+template <int Dim, int Warps, int Stages>
+bool launch(const Launch& to, const Params& p, std::size_t most_bytes) {
+  return p.key_scales != nullptr ? launch_as<Dim, Warps, Stages, true>(to, p, most_bytes)
+                                 : launch_as<Dim, Warps, Stages, false>(to, p, most_bytes);
 }
 
 }  // namespace
@@ -293,14 +324,13 @@ void attention_units(const Launch& to, const AttentionArgs& a) {
   if (a.path == ArchPath::sm70) return attention_sm70(to, a);
   check_on_units(a);
   if (refuse_attention_wgmma(to, a) == nullptr) return attention_wgmma(to, a);
-  const Params p{to.step, typed<Bf16>(a.q), typed<Bf16>(a.y), a.scale, s, reinterpret_cast<const Bf16*>(a.state.k),
-                 reinterpret_cast<const Bf16*>(a.state.v), 1,
-                 {reinterpret_cast<const Bf16*>(a.gate.data), a.gate.stride, a.gate_head_stride}};
+  const Params p{to.step, typed<Bf16>(a.q), typed<Bf16>(a.y), a.scale, s, a.state.k, a.state.v, a.state.k_scales,
+                 a.state.v_scales, 1, {reinterpret_cast<const Bf16*>(a.gate.data), a.gate.stride, a.gate_head_stride}};
   const std::size_t most = most_shared();
   const bool launched = s.head_dim == 64    ? launch<64, 8, 2>(to, p, most)
                         : s.head_dim == 128 ? launch<128, 8, 2>(to, p, most) || launch<128, 4, 1>(to, p, most)
                                             : launch<256, 8, 2>(to, p, most) || launch<256, 4, 1>(to, p, most) || launch<256, 2, 0>(to, p, most);
-  if (!launched) throw Error(ErrorCode::internal, "[cuda] attention on matrix units: expected 48 KiB of shared memory, found less");
+  if (!launched) throw Error(ErrorCode::internal, "[cuda] attention on matrix units: expected 49 KiB of shared memory, found less");
 }
 
 }  // namespace nibble::cuda

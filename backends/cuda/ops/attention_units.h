@@ -11,13 +11,13 @@ void attention_units(const Launch& to, const AttentionArgs& args);   // prefill 
 void attention_decode(const Launch& to, const AttentionArgs& args);  // decode and verify rows
 void check_on_units(const AttentionArgs& args);                      // throws for others
 
+// Prefill rows on wgmma (attention_wgmma.cu). Why it does not serve; null: it does.
+const char* refuse_attention_wgmma(const Launch& to, const AttentionArgs& args);
+void attention_wgmma(const Launch& to, const AttentionArgs& args);
+
 // What a split of a kv head leaves for so many queries, in multiples of 16 bytes.
 NIBBLE_HD constexpr std::int64_t attention_part_floats(std::int64_t queries, std::int64_t head_dim) {
   return (queries * (head_dim + 2) + 3) / 4 * 4;
 }
-
-// The same on wgmma (attention_wgmma.cu). Why it does not serve; null: it does.
-const char* refuse_attention_wgmma(const Launch& to, const AttentionArgs& args);
-void attention_wgmma(const Launch& to, const AttentionArgs& args);
 
 }  // namespace nibble::cuda

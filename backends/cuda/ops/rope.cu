@@ -1,6 +1,7 @@
 // rope.cu: norm and rotation of q and k heads; k and v go to the KV pages
 //   q [T, ...] head h at h * q_head_stride, k, v [T, kv_heads * head_dim], q_out [T, heads * head_dim],
-//   pages [pages, kv_heads, 64, head_dim]: all of the operand type; rope [positions, rotary_dim] f32
+//   pages [pages, kv_heads, 64, head_dim]: all of the operand type; rope [positions, rotary_dim] f32. Or pages of codes in
+//   fp8 with scales [pages, kv_heads, 64] (core/numerics/kv_codes.h): heads of up to 256 by a warp
 //   map   a team (warp, or block of 256 for heads over 512 wide) = one q or k head of one row; a k
 //         team also moves its v head
 //   sums  num:: tree over the head                                         parity: ordered
@@ -9,12 +10,14 @@
 #include "backends/cuda/device/sm90.cuh"
 #include "backends/cuda/device/tree.cuh"
 #include "backends/cuda/ops/sequence.h"
+#include "core/numerics/kv_codes.h"
 #include "core/state/state_layout.h"
+#include "nibble/error.h"
 
 namespace nibble::cuda {
 namespace {
 
-constexpr int kWarpTeams = 4;
+constexpr int kWarpTeams = 4, kMostCodes = 256;  // a head that becomes codes
 
 template <class T>
 struct Head {
@@ -36,11 +39,27 @@ struct RopeTask {
   std::int32_t rotary_dim;
   AttentionShape shape;
   T *keys, *values;
+  std::uint8_t *key_codes, *value_codes;  // in their place
+  float *key_scales, *value_scales;
 };
 
-template <class T, int kTeam>
+// x(d) of a row, by a warp, to codes and their scale.
+template <class Values>
+__device__ __forceinline__ void keep_codes(const Values& x, int dim, std::uint8_t* codes, float* scale) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  float most = 0.0f;
+  for (int d = lane; d < dim; d += kWarp) most = num::max(num::abs(x(d)), most);  // NaN is not greater
+#pragma unroll
+  for (int by = 1; by < kWarp; by *= 2) most = num::max(__shfl_xor_sync(~0u, most, by), most);
+  const float unit = num::kv_scale(most);
+  if (lane == 0) *scale = unit;
+  for (int d = lane; d < dim; d += kWarp) codes[d] = num::kv_code(x(d), unit);
+}
+
+template <class T, int kTeam, bool Codes>
 __global__ void rope_heads(const StepView* steps, RopeTask<T> a) {
   __shared__ float lanes[kTeam == kWarp ? 1 : kTreeThreads];
+  __shared__ float made[Codes ? kWarpTeams : 1][Codes ? kMostCodes : 1];  // keys on their way to codes
   let_next_launch_begin();
   const StepView& step = *steps;
   const int team = static_cast<int>(threadIdx.x) / kTeam, lane = static_cast<int>(threadIdx.x) % kTeam;
@@ -54,16 +73,21 @@ __global__ void rope_heads(const StepView* steps, RopeTask<T> a) {
 
   Head<T> in{};
   T* out = nullptr;
+  std::int64_t place = 0;  // of the key's and the value's row in the pages
   if (is_key) {
     const std::int64_t kv_head = head - a.shape.heads;
     const std::int64_t page = step.pages[r.first_page + position / kPageTokens];
-    const std::int64_t at =
-        ((page * a.shape.kv_heads + kv_head) * kPageTokens + position % kPageTokens) * dim;
+    place = (page * a.shape.kv_heads + kv_head) * kPageTokens + position % kPageTokens;
+    const std::int64_t at = place * dim;
     const T* v = a.v.row(row) + kv_head * dim;
-    for (int d = lane; d < dim; d += kTeam) a.values[at + d] = v[d];
+    if constexpr (Codes) {
+      keep_codes([v](int d) { return widen(v[d]); }, dim, a.value_codes + at, a.value_scales + place);
+    } else {
+      for (int d = lane; d < dim; d += kTeam) a.values[at + d] = v[d];
+      out = a.keys + at;
+    }
     in.x = a.k.row(row) + kv_head * dim;
     in.weight = a.k_norm;
-    out = a.keys + at;
   } else {
     in.x = a.q.row(row) + head * a.q_head_stride;
     in.weight = a.q_norm;
@@ -73,15 +97,29 @@ __global__ void rope_heads(const StepView* steps, RopeTask<T> a) {
     const float squares = team_tree<kTeam>(dim, SquaresOf<T>{in.x}, lanes);
     in.norm = num::rsqrt(num::add(num::mul(squares, a.inverse), a.eps));
   }
+  const auto emit = [&](int d, float v) {
+    if constexpr (Codes) {
+      if (is_key) {
+        made[team][d] = as_stored(static_cast<const T*>(nullptr), v);
+        return;
+      }
+    }
+    put(out + d, v);
+  };
   const int half = a.rotary_dim / 2;
   const float* angle = a.rope + position * a.rotary_dim;
   for (int i = lane; i < half; i += kTeam) {
     const float c = angle[i], s = angle[half + i];
     const float x = in(i), z = in(half + i);
-    put(out + i, num::fma(x, c, -num::mul(z, s)));
-    put(out + half + i, num::fma(z, c, num::mul(x, s)));
+    emit(i, num::fma(x, c, -num::mul(z, s)));
+    emit(half + i, num::fma(z, c, num::mul(x, s)));
   }
-  for (int d = 2 * half + lane; d < dim; d += kTeam) put(out + d, in(d));
+  for (int d = 2 * half + lane; d < dim; d += kTeam) emit(d, in(d));
+  if constexpr (Codes) {
+    if (!is_key) return;
+    __syncwarp();
+    keep_codes([&](int d) { return made[team][d]; }, dim, a.key_codes + place * dim, a.key_scales + place);
+  }
 }
 
 }  // namespace
@@ -89,6 +127,10 @@ __global__ void rope_heads(const StepView* steps, RopeTask<T> a) {
 void qk_norm_rope(const Launch& to, const QkNormRopeArgs& a) {
   if (to.max_rows <= 0) return;
   const AttentionShape& shape = a.state.shape;
+  const bool codes = a.state.k_scales != nullptr;
+  if (codes && (a.q.dtype != DType::bf16 || shape.head_dim > kMostCodes)) {
+    throw Error(ErrorCode::internal, "[cuda] qk_norm_rope: expected rows of bf16 and heads of up to 256 for pages in fp8");
+  }
   const unsigned heads = static_cast<unsigned>(shape.heads + shape.kv_heads);
   with_type(a.q.dtype, [&]<class T>(T*) {
     const RopeTask<T> task{typed<T>(a.q),
@@ -104,13 +146,23 @@ void qk_norm_rope(const Launch& to, const QkNormRopeArgs& a) {
                            a.rotary_dim,
                            shape,
                            reinterpret_cast<T*>(a.state.k),
-                           reinterpret_cast<T*>(a.state.v)};
+                           reinterpret_cast<T*>(a.state.v),
+                           reinterpret_cast<std::uint8_t*>(a.state.k),
+                           reinterpret_cast<std::uint8_t*>(a.state.v),
+                           a.state.k_scales,
+                           a.state.v_scales};
+    if constexpr (std::is_same_v<T, Bf16>) {
+      if (codes) {
+        const dim3 grid(static_cast<unsigned>((to.max_rows + kWarpTeams - 1) / kWarpTeams), heads);
+        return rope_heads<T, kWarp, true><<<grid, kWarpTeams * kWarp, 0, to.stream>>>(to.step, task);
+      }
+    }
     if (shape.head_dim <= num::kTreeSwitch) {
       const dim3 grid(static_cast<unsigned>((to.max_rows + kWarpTeams - 1) / kWarpTeams), heads);
-      rope_heads<T, kWarp><<<grid, kWarpTeams * kWarp, 0, to.stream>>>(to.step, task);
+      rope_heads<T, kWarp, false><<<grid, kWarpTeams * kWarp, 0, to.stream>>>(to.step, task);
     } else {
       const dim3 grid(static_cast<unsigned>(to.max_rows), heads);
-      rope_heads<T, kTreeThreads><<<grid, kTreeThreads, 0, to.stream>>>(to.step, task);
+      rope_heads<T, kTreeThreads, false><<<grid, kTreeThreads, 0, to.stream>>>(to.step, task);
     }
   });
 }

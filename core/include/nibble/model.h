@@ -62,7 +62,7 @@ struct ModelInfo {
   std::string tokenizer;  // "byte-level BPE"; empty: none
   std::int64_t tokenizer_size = 0;
   bool chat_template = false;
-  std::string backend, device, kernels, profile, activations;
+  std::string backend, device, kernels, profile, activations, kv_cache_dtype;
   int threads = 0;
   bool packing = true;
   struct FormatRow {

@@ -47,6 +47,11 @@ typedef enum nibble_activations {
   NIBBLE_ACTIVATIONS_A8 = 2        /* lossy: NVFP4 weights re-encoded to FP8, inputs FP8 per token */
 } nibble_activations;
 
+typedef enum nibble_kv_cache_dtype {
+  NIBBLE_KV_CACHE_DTYPE_AUTO = 0, /* the profile's operand type */
+  NIBBLE_KV_CACHE_DTYPE_FP8 = 1   /* lossy: e4m3 with a scale for each position of a head */
+} nibble_kv_cache_dtype;
+
 typedef enum nibble_stop_reason {
   NIBBLE_STOP_NONE = 0, /* still running */
   NIBBLE_STOP_TOKEN = 1,
@@ -86,7 +91,7 @@ typedef struct nibble_load_options {
   int32_t max_sequences;
   int32_t step_tokens; /* rows of the largest step, a multiple of 64 */
   int32_t max_drafts;
-  int32_t reserved; /* 0 */
+  int32_t kv_cache_dtype; /* nibble_kv_cache_dtype */
   nibble_progress_fn on_progress;
   nibble_message_fn on_message;
   void* user; /* for both callbacks */

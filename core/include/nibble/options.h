@@ -71,6 +71,15 @@ NIBBLE_API const char* activations_name(Activations a);  // "a16", "declared", "
 // Throws Error(invalid_argument) for another name.
 NIBBLE_API Activations activations_from_name(std::string_view name);
 
+// How keys and values are kept between steps.
+enum class KvCacheDtype {
+  automatic,  // in the profile's operand type
+  fp8,        // lossy: e4m3, with a float32 scale for each position of a head: half of bf16's bytes, a quarter of float32's
+};
+NIBBLE_API const char* kv_cache_dtype_name(KvCacheDtype d);  // "auto", "fp8"
+// Throws Error(invalid_argument) for another name.
+NIBBLE_API KvCacheDtype kv_cache_dtype_from_name(std::string_view name);
+
 struct LoadProgress {
   std::string_view stage;  // "reading", "packing"
   std::uint64_t done = 0, total = 0;  // bytes
@@ -86,6 +95,8 @@ struct LoadOptions {
   // Start a step before the host has seen the tokens of the one before; what ran behind the end of an answer is taken
   // back, so answers and states are the same. Empty: where the device computes beside the host, which a card does.
   std::optional<bool> run_ahead;
+  // fp8 needs heads of 64, 128 or 256 on a card, and is refused in profile sm70.
+  KvCacheDtype kv_cache_dtype = KvCacheDtype::automatic;
   std::function<bool(const LoadProgress&)> on_progress;        // false cancels: Error(cancelled)
   std::function<void(std::string_view)> on_message;            // "skipped 333 vision tensors"
 };

@@ -24,6 +24,7 @@ struct ParityOptions {
   int decode = 64;                   // steps of one row after the prompt
   int chunk = 128;                   // prompt rows of one step, a multiple of 64
   Activations activations = Activations::a16;
+  KvCacheDtype kv_cache_dtype = KvCacheDtype::automatic;
   bool keep_going = false;  // past the step with the first difference, to count the others
   std::filesystem::path model_b;  // B's checkpoint; empty: the same as A's
   double bound = 0;  // compare_with_float64: largest error of an op; 0: float64_bound(profile)
