@@ -50,7 +50,7 @@ TEST(AttentionUnitsAccuracy, InputsLikeAModelsSm70) {
       r.scale *= sharp;
       char name[64];
       std::snprintf(name, sizeof name, "sm70, head_dim %d, scores of about %g", dim, static_cast<double>(sharp));
-      EXPECT_LE(measured(r, name), 1e-3) << name;
+      EXPECT_LE(measured(r, name), 8e-4) << name;
     }
   }
 }
@@ -95,7 +95,7 @@ TEST(AttentionUnitsAccuracy, HardInputsOf4096Keys) {
         AttentionRows r = like_a_model({1, 1, dim}, 4096 - 64, 64, 22, sm70);
         hard.make(r);
         const std::string name = "head_dim " + std::to_string(dim) + ", 4,096 keys, " + hard.name + (sm70 ? ", sm70" : "");
-        EXPECT_LE(measured(r, name), sm70 ? 1e-3 : hard.bound) << name;
+        EXPECT_LE(measured(r, name), sm70 ? 6e-4 : hard.bound) << name;
       }
     }
   }
