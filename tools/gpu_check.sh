@@ -191,11 +191,14 @@ for stage in $stages; do
         done
       done
       step parity "joined linears" "$nibble" parity "$data/model/hf-nvfp4-ct" --a cpu:mirror=sm90 --b cuda:fused-linears=on
+      # of a text that the model's own sampling makes, the same everywhere
+      "$nibble" generate "$data/model/hf-nvfp4-ct" -p "The capital of France is" -n 1500 --temperature 1 --seed 1 \
+        --ignore-stop-tokens --device cpu -q >"$out/text.txt"
       for activations in a16 declared a8; do
-        step parity "perplexity $activations, card and f32" "$nibble" perplexity "$data/model/hf-nvfp4-ct" -f "$data/README.md" \
+        step parity "perplexity $activations, card and f32" "$nibble" perplexity "$data/model/hf-nvfp4-ct" -f "$out/text.txt" \
           --device cuda --activations $activations --against cpu
         step parity "perplexity $activations, card and mirror" "$nibble" perplexity "$data/model/hf-nvfp4-ct" \
-          -f "$data/README.md" --device cuda --activations $activations --against cpu:mirror=sm90 --against-activations $activations
+          -f "$out/text.txt" --device cuda --activations $activations --against cpu:mirror=sm90 --against-activations $activations
       done
       step parity "cuda against float64" "$nibble" parity "$data/model/hf-nvfp4-ct" --a cuda --against-oracle ;;
     bench)
