@@ -319,7 +319,7 @@ WeightImage pack_parts(std::span<const Weight* const> parts, std::byte* arena, c
   if (nvfp4) image.scales = arena + (together ? static_cast<std::uint64_t>(unit_bytes(weight.format)) : s.scales_at);
   const bool blocks = weight.scale_layout == ScaleLayout::block128;
   if (blocks) image.block = reinterpret_cast<const float*>(arena + s.block_at);
-  image.segments = num::linear_segments(image.order_rows, weight.cols, blocks || fp8);
+  image.segments = num::linear_segments(image.segment_rows(), weight.cols, blocks || fp8);
 
   const std::int64_t k_tiles = s.padded_cols / kTileCols;
   const std::int64_t group = std::min<std::int64_t>(kTileRows, image.rows) * code_row;

@@ -19,7 +19,8 @@ namespace nibble::cuda {
 struct WeightImage {
   WeightFormat format = WeightFormat::bf16;
   std::int64_t rows = 0, cols = 0;                // N, K
-  std::int64_t order_rows = 0;                    // Weight's; of gate_up either weight's
+  std::int64_t order_rows = 0;                    // Weight's; of gate_up either weight's. 0: its own rows
+  std::int64_t segment_rows() const { return order_rows > 0 ? order_rows : gate_up ? rows / 2 : rows; }
   std::int64_t padded_rows = 0, padded_cols = 0;  // what lies there; padding is zero
   const std::byte* codes = nullptr;
   const std::byte* scales = nullptr;  // nvfp4 block scales

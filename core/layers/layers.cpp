@@ -119,9 +119,9 @@ GatedDeltaNetLayer::GatedDeltaNetLayer(const Weights& w, const DeltaNetConfig& c
 }
 
 Tensor GatedDeltaNetLayer::operator()(Step& s, Tensor x) const {
-  // The small ones first: a card brings the large ones' weights meanwhile.
-  const Tensor a = in_proj_a.f32(s, x), b = in_proj_b.f32(s, x);
+  // The small ones behind: before the large ones they cost a decode step of an H200 6 µs a layer more.
   const Tensor qkv = in_proj_qkv(s, x), z = in_proj_z(s, x);
+  const Tensor a = in_proj_a.f32(s, x), b = in_proj_b.f32(s, x);
   const Tensor o = s.delta_net(name_, {qkv, a, b, &conv1d, &neg_exp_a, &dt_bias, config_.shape});
   return out_proj.f32(s, s.gated_rms_norm(name_ + ".norm", o, z, norm, config_.eps));
 }

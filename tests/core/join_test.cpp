@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "core/layers/layers.h"
+#include "core/numerics/matrix_order.h"
 
 namespace nibble {
 namespace {

@@ -85,7 +85,7 @@ class KvCodesWorld {
     if (units_) {
       const std::int64_t end = r.section == Section::prefill ? r.position + r.rows : seen;
       AttentionHead head{dim, seen - 1, end - seen + 1, Row(s.rotated.begin() + at_q, s.rotated.begin() + at_q + dim), {}, {},
-                         cpu_.scale, all.k_scales, all.v_scales};
+                         cpu_.scale, false, all.k_scales, all.v_scales};
       for (std::int64_t j = 0; j < end; ++j) append(head.k, all.k[at(j)]), append(head.v, all.v[at(j)]);
       want = r.section == Section::prefill ? units::prefill_row(head, 0) : units::decode_row(head, 0);
     } else {

@@ -189,7 +189,7 @@ LinearParams linear_params(const Launch& to, const LinearArgs& a) {
   const bool quantised = a.format.kind != ActivationKind::none;
   const bool blocks =
       a.weight.block != nullptr || a.format.kind == ActivationKind::fp8_token_group128 || a.weight.order == CodeOrder::k32;
-  const num::Segments segments = num::linear_segments(a.weight.order_rows, a.weight.cols, blocks);
+  const num::Segments segments = num::linear_segments(a.weight.segment_rows(), a.weight.cols, blocks);
   LinearParams p;
   p.step = to.step;
   p.weight = a.weight;
@@ -238,7 +238,7 @@ const char* refuse_joined(const Launch& to, std::span<const LinearArgs> all) {
     }
     if (w.block != nullptr) return "weights have scales of 128x128 blocks";
     if (w.gate_up) return "a weight is of gate and up";
-    if (w.order_rows != v.order_rows) return "their sums are not cut alike";
+    if (w.segment_rows() != v.segment_rows()) return "their sums are not cut alike";
     if (&kernel_for(to, b) != &kernel) return "another kernel serves one of them";
   }
   return nullptr;
