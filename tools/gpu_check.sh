@@ -214,7 +214,7 @@ for stage in $stages; do
           -d 0 -r 5 -o md --activations "$3"
       }
       fusion "all fusions" cuda a16
-      for option in fused-swiglu fused-delta; do fusion "$option off" "cuda:$option=off" a16; done
+      for option in fused-swiglu fused-delta fused-linears fused-add-norm fused-gate; do fusion "$option off" "cuda:$option=off" a16; done
       fusion "all fusions, a8" cuda a8
       fusion "fused-pack off, a8" cuda:fused-pack=off a8
       step bench "attention, prompts" "$nibble" bench ops --op attention --device cuda -t 512,2048,8192,16384 -o md
