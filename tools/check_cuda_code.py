@@ -57,9 +57,12 @@ CHECKS = [
      {WGMMA_UNITS: None, MMA_UNITS: (r"HMMA\.16816\.F32\.BF16", r"UTMALDG\.2D")}),
     ("backends/cuda/ops/delta_pass.cu", "sm_120a",
      {WGMMA_UNITS: None, MMA_UNITS: (r"HMMA\.16816\.F32\.BF16", r"HMMA\.1688\.F32\.TF32", r"UTMALDG\.2D", r"UBLKCP")}),
-    ("backends/cuda/ops/attention_wgmma.cu", "sm_90a", (r"HGMMA\.64x(64|128|256)x16\.F32\.BF16", r"UTMALDG")),
-    ("backends/cuda/ops/attention_units.cu", "sm_90a", r"HMMA\.16816\.F32\.BF16"),
-    ("backends/cuda/ops/attention_units.cu", "sm_120a", r"HMMA\.16816\.F32\.BF16"),
+    ("backends/cuda/ops/attention_wgmma.cu", "sm_90a",
+     {r"attend_wgmma": (r"HGMMA\.64x(64|128|256)x16\.F32\.BF16", r"UTMALDG"), r"gate_prompts": None}),
+    ("backends/cuda/ops/attention_units.cu", "sm_90a",
+     {r"attend_units<\d+, \d, 2": r"HMMA\.16816\.F32\.BF16", r"attend_units<\d+, \d, [01]": None}),
+    ("backends/cuda/ops/attention_units.cu", "sm_120a",
+     {r"attend_units<256, 8, 2": None, r"attend_units<(?!256, 8, 2)": r"HMMA\.16816\.F32\.BF16"}),
     ("backends/cuda/ops/attention_decode.cu", "sm_90a", r"HMMA\.16816\.F32\.BF16"),
     ("backends/cuda/ops/attention_decode.cu", "sm_120a", r"HMMA\.16816\.F32\.BF16"),
     ("backends/cuda/ops/attention_combine.cu", "sm_90a", None),
@@ -104,6 +107,7 @@ STACK_ACCEPTED = {
     ("linear_wgmma_nvfp4.cu", "sm_90a"): 8,  # of the tiles of 256 rows of x, between their loops
     ("linear_wgmma_fp8.cu", "sm_90a"): 8,
     ("linear_wgmma_bf16.cu", "sm_90a"): 8,
+    ("attention.cu", "sm_120a"): 8,  # of prompts without matrix units, two blocks a multiprocessor
     ("linear_a8_plain.cu", "sm_90a"): 256,  # operands of the model
     ("linear_a8_plain.cu", "sm_120a"): 256,
     ("linear_fp4.cu", "sm_90a"): 512,  # around the emulating call; only tests run it there

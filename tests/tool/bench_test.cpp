@@ -267,7 +267,7 @@ TEST(Perplexity, WindowsAndErrors) {
   EXPECT_EQ(other, perplexity);
   EXPECT_NEAR(mirror.find("against")->find("percent")->as_double(), 100 * (mirror.find("perplexity")->as_double() / other - 1), 1e-6);
   EXPECT_LT(std::abs(mirror.find("against")->find("percent")->as_double()), 0.5);
-  EXPECT_GT(mirror.find("against")->find("differing_tokens")->as_int(), tokens / 2);
+  EXPECT_GT(mirror.find("against")->find("differing_tokens")->as_int(), 0);
   const ToolRun words = run_tool({"perplexity", model_path(), "-f", file, "--device", "cpu", "--activations", "declared", "--against", "cpu"});
   EXPECT_EQ(words.code, 0) << words.err;
   EXPECT_NE(words.out.find("on cpu, activations a16: "), std::string::npos) << words.out;
