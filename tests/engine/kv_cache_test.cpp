@@ -55,12 +55,12 @@ TEST_P(KvCacheInFp8, StateHoldsCodes) {
 }
 
 TEST_P(KvCacheInFp8, CutsThreadsAndKernelsChangeNoBit) {
-  const auto prompt = long_prompt(330);
+  const auto prompt = long_prompt(140);
   Model whole_model = load(in_fp8(), device());
-  const Result whole = prefill(whole_model, prompt, 5);
+  const Result whole = prefill(whole_model, prompt, 3);
   const auto expect_same = [&](const LoadOptions& how, const Device& on, const std::string& what) {
     Model model = load(how, on);
-    const Result run = prefill(model, prompt, 5);
+    const Result run = prefill(model, prompt, 3);
     EXPECT_TRUE(same_bytes(run.logits, whole.logits)) << what;
     EXPECT_EQ(run.tokens, whole.tokens) << what;
     expect_same_state(run.state, whole.state, what);
