@@ -57,10 +57,10 @@ double BenchReport::roof_part(const BenchResult& r) const {
 std::string BenchReport::markdown() const {
   std::string out = fmt::format(
       "nibble {}: {}, {}\n"
-      "device: {} ({}), kernels {}, {} threads, profile {}, activations {}\n"
+      "device: {} ({}), kernels {}, {} threads, profile {}, activations {}{}\n"
       "weights: {}, {} ({} parameters) read by a decode step\n",
       version(), mix.empty() ? model : fmt::format("{} with weights {}", model, mix), info.architecture, info.backend, info.device, info.kernels, info.threads,
-      info.profile, info.activations, weights_text(info),
+      info.profile, info.activations, info.kv_cache_dtype == "fp8" ? ", keys and values in fp8" : "", weights_text(info),
       format_bytes(step_bytes(info)),
       format_count(static_cast<std::uint64_t>(info.body.parameters + info.head.parameters)));
   if (has_roof) {
@@ -110,6 +110,7 @@ std::string BenchReport::json() const {
                       {"threads", info.threads},
                       {"profile", info.profile},
                       {"activations", info.activations},
+                      {"kv_cache_dtype", info.kv_cache_dtype},
                       {"packing", info.packing},
                       {"weight_bytes", info.weight_bytes},
                       {"mapped_bytes", info.mapped_bytes},
@@ -198,6 +199,7 @@ std::string BenchReport::csv() const {
                {"to_device_bytes"},
                {"to_host_bytes"}};
   for (const std::string_view name : op_classes()) columns.push_back({class_key(name) + "_share"});
+  columns.push_back({"kv_cache_dtype"});
   Table table(columns);
   for (const BenchResult& r : results) {
     const RowRoof of = roof_of(r);
@@ -225,7 +227,8 @@ std::string BenchReport::csv() const {
                                  std::to_string(t.to_host_bytes)});
       for (const auto& [name, share] : t.class_shares) cells.push_back(fmt::format("{:.4f}", share));
     }
-    cells.resize(columns.size());
+    cells.resize(columns.size() - 1);
+    cells.push_back(info.kv_cache_dtype);
     table.add(std::move(cells));
   }
   return table.csv();

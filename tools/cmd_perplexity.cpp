@@ -25,7 +25,7 @@ an empty state. A token counts once, in the first window that has it; the first 
 nothing before it and does not count (nor, when stride = context, the first of each window).
 perplexity = exp(mean of -log p). The ± is the standard error over the tokens that count.
 --against DEVICE scores the text there too, with --against-activations, and prints how much higher (%) the first perplexity is
-and of how many tokens the log-probability differs in any bit.
+and of how many tokens the log-probability differs in any bit; keys and values there are what --against-kv-cache-dtype says.
 
 Examples:
   nibble perplexity models/qwen -f wiki.test.txt
@@ -63,7 +63,7 @@ struct Scored {
 
 // The same text elsewhere.
 struct Compared {
-  std::string device, activations;
+  std::string device, activations, kv_cache_dtype;
   double perplexity = 0, percent = 0;  // how much higher the first one is
   std::int64_t differing = 0;          // tokens whose log-probability is not the same number
 };
@@ -83,6 +83,7 @@ class Perplexity final : public Command {
                           ->type_name("DEVICE");
     against_activations_option_ = add_choice(app(), "--against-activations", against_activations_,
                                              {"a16", "declared", "a8"}, "activations there");
+    against_kv_option_ = add_choice(app(), "--against-kv-cache-dtype", against_kv_, {"auto", "fp8"}, "keys and values there");
     model_.add_device(app());
     model_.add_step_tokens(app());
     model_.output.add(app());
@@ -94,8 +95,9 @@ class Perplexity final : public Command {
       throw usage_error(
           fmt::format("--stride: expected at most --context ({}), found {}", context_, stride_));
     }
-    if (against_activations_option_->count() > 0 && against_option_->count() == 0) {
-      throw usage_error("--against-activations: expected --against beside it, found none");
+    for (const CLI::Option* option : {against_activations_option_, against_kv_option_}) {
+      if (option->count() == 0 || against_option_->count() > 0) continue;
+      throw usage_error(fmt::format("{}: expected --against beside it, found none", option->get_name()));
     }
     if (against_option_->count() > 0) as_load_failure([&] { static_cast<void>(Device::parse(against_)); });  // refused now
     const std::string text = text_.read(console, /*strip_newline=*/false);
@@ -154,6 +156,7 @@ class Perplexity final : public Command {
     there.path = model_.path;
     there.on = against_;
     there.activations = against_activations_;
+    there.kv_cache_dtype = against_kv_;
     there.step_tokens = model_.step_tokens;
     there.kv_tokens = model_.kv_tokens;
     const Loaded loaded = load_model(console, there);
@@ -163,6 +166,7 @@ class Perplexity final : public Command {
     Compared c;
     c.device = against_;
     c.activations = against_activations_;
+    c.kv_cache_dtype = against_kv_;
     c.perplexity = std::exp(other.nll.mean());
     c.percent = 100 * std::expm1(first.nll.mean() - other.nll.mean());
     for (std::size_t i = 0; i < first.logs.size(); ++i) c.differing += first.logs[i] != other.logs[i] ? 1 : 0;
@@ -227,6 +231,7 @@ class Perplexity final : public Command {
       if (compared) {
         out.emplace_back("against", Json::Object{{"device", compared->device},
                                                  {"activations", compared->activations},
+                                                 {"kv_cache_dtype", compared->kv_cache_dtype},
                                                  {"perplexity", compared->perplexity},
                                                  {"percent", compared->percent},
                                                  {"differing_tokens", compared->differing}});
@@ -244,8 +249,8 @@ class Perplexity final : public Command {
         console.bold(fmt::format("{:.4f} ± {:.4f}", perplexity, error)), format_seconds(seconds),
         format_rate(static_cast<double>(nll.count()) / seconds)));
     if (!compared) return;
-    console.out(fmt::format("against     {:.4f} on {}, activations {}: {:+.4f} %, {}\n", compared->perplexity, compared->device,
-                            compared->activations, compared->percent,
+    console.out(fmt::format("against     {:.4f} on {}, activations {}{}: {:+.4f} %, {}\n", compared->perplexity, compared->device,
+                            compared->activations, compared->kv_cache_dtype == "fp8" ? ", keys and values in fp8" : "", compared->percent,
                             compared->differing == 0 ? "every token's log-probability the same"
                                                      : fmt::format("log-probabilities of {} of {} tokens differ", compared->differing,
                                                                    nll.count())));
@@ -253,8 +258,9 @@ class Perplexity final : public Command {
 
   ModelArgs model_;
   TextArgs text_;
-  CLI::Option *context_option_ = nullptr, *against_option_ = nullptr, *against_activations_option_ = nullptr;
-  std::string against_, against_activations_ = "a16";
+  CLI::Option *context_option_ = nullptr, *against_option_ = nullptr, *against_activations_option_ = nullptr,
+              *against_kv_option_ = nullptr;
+  std::string against_, against_activations_ = "a16", against_kv_ = "auto";
   std::int64_t context_ = 2048, stride_ = 0;
   std::int64_t counted_ = 1;  // the tokens before it are done
   bool json_ = false;

@@ -86,6 +86,7 @@ Json::Object RunReport::json() const {
                                          {"kernels", info.kernels},
                                          {"profile", info.profile},
                                          {"activations", info.activations},
+                                         {"kv_cache_dtype", info.kv_cache_dtype},
                                          {"threads", info.threads},
                                          {"packing", info.packing},
                                          {"weight_bytes", info.weight_bytes},
@@ -129,7 +130,7 @@ std::string RunReport::text() const {
   const StepStats stats = loaded_.model.stats();
   std::string out = fmt::format(
       "model      {}, weights {}, loaded in {}\n"
-      "device     {} ({}), {}kernels {}, profile {}, activations {}\n"
+      "device     {} ({}), {}kernels {}, profile {}, activations {}{}\n"
       "prompt     {} tokens in {}, {} tokens/s\n"
       "new        {} tokens, {} after the first, {} tokens/s\n"
       "stop       {}\n"
@@ -137,7 +138,7 @@ std::string RunReport::text() const {
       "steps      {} ({} ahead, {} rows taken back) with {} launches, {} arena allocations inside\n",
       info.architecture, weights_text(info), format_seconds(loaded_.seconds),
       info.backend, info.device, info.threads > 0 ? fmt::format("{} threads, ", info.threads) : "",
-      info.kernels, info.profile, info.activations, prompt_tokens_,
+      info.kernels, info.profile, info.activations, info.kv_cache_dtype == "fp8" ? ", keys and values in fp8" : "", prompt_tokens_,
       format_seconds(prompt_seconds()), format_rate(prompt_rate()), tokens_.size(),
       format_seconds(new_seconds()), format_rate(new_rate()), stop_reason_, how_.seed, stats.steps,
       stats.ahead_steps, stats.taken_back_rows, stats.launches, stats.allocations);

@@ -268,11 +268,14 @@ TEST(Perplexity, WindowsAndErrors) {
   EXPECT_NEAR(mirror.find("against")->find("percent")->as_double(), 100 * (mirror.find("perplexity")->as_double() / other - 1), 1e-6);
   EXPECT_LT(std::abs(mirror.find("against")->find("percent")->as_double()), 0.5);
   EXPECT_GT(mirror.find("against")->find("differing_tokens")->as_int(), 0);
+  const Json codes = *measured({"--device", "cpu", "--kv-cache-dtype", "fp8", "--against", "cpu", "--against-kv-cache-dtype", "fp8"}).find("against");
+  EXPECT_EQ(codes.find("differing_tokens")->as_int(), 0);
+  EXPECT_EQ(codes.find("kv_cache_dtype")->as_string(), "fp8");
   const ToolRun words = run_tool({"perplexity", model_path(), "-f", file, "--device", "cpu", "--activations", "declared", "--against", "cpu"});
   EXPECT_EQ(words.code, 0) << words.err;
   EXPECT_NE(words.out.find("on cpu, activations a16: "), std::string::npos) << words.out;
   for (const std::vector<std::string>& wrong :
-       {std::vector<std::string>{"--against-activations", "a8"}, {"--against", "cqu"}, {"--against", ""}}) {
+       {std::vector<std::string>{"--against-activations", "a8"}, {"--against-kv-cache-dtype", "fp8"}, {"--against", "cqu"}, {"--against", ""}}) {
     std::vector<std::string> args = {"perplexity", model_path(), "-f", file};
     args.insert(args.end(), wrong.begin(), wrong.end());
     const ToolRun refused = run_tool(args);

@@ -53,6 +53,7 @@ TEST(Generate, Json) {
   EXPECT_GT(out.find("timings")->find("prompt_tokens_per_second")->as_double(), 0);
   EXPECT_GT(out.find("timings")->find("new_tokens_per_second")->as_double(), 0);
   EXPECT_EQ(out.find("model")->find("activations")->as_string(), "a16");
+  EXPECT_EQ(out.find("model")->find("kv_cache_dtype")->as_string(), "auto");
 }
 
 TEST(Generate, StopTextEndsTheAnswerAndIsLeftOut) {
