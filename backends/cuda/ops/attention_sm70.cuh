@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "backends/cuda/ops/attention_pieces.cuh"
 #include "backends/cuda/ops/attention_sm70.h"
 #include "backends/cuda/ops/delta_sm70.cuh"
 #include "core/numerics/attention_order.h"
@@ -30,23 +31,6 @@ struct Room {
   static constexpr int kQueryPlaces = kRows * kEights, kTilePlaces = kTile * kEights;  // places of 16 bytes, a warp's
   static constexpr int kBytes = (Warps * kQueryPlaces + kTilePlaces) * 16;
 };
-
-// 64 positions of a range, the section's last ones first: they have the most keys.
-struct Piece {
-  const RangeView* range;
-  std::int64_t position;  // the first of 64
-};
-__device__ __forceinline__ Piece piece_of(const StepView& step, int index) {
-  const int s = static_cast<int>(Section::prefill);
-  for (int at = step.first_range[s + 1] - 1; at >= step.first_range[s]; --at) {
-    const RangeView* const r = step.range + at;
-    if (r->rows <= 0) continue;
-    const int chunks = chunks_of(*r);
-    if (index < chunks) return {r, (r->position / kTile + (chunks - 1 - index)) * kTile};
-    index -= chunks;
-  }
-  return {nullptr, 0};
-}
 
 struct EightFloats {
   float4 low, high;

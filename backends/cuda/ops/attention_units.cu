@@ -14,8 +14,8 @@
 #include "backends/cuda/device/matrices.cuh"
 #include "backends/cuda/device/mma.cuh"
 #include "backends/cuda/device/weight_decode.cuh"
+#include "backends/cuda/ops/attention_pieces.cuh"
 #include "backends/cuda/ops/attention_sm70.h"
-#include "backends/cuda/ops/delta_grid.cuh"
 #include "backends/cuda/ops/linear_parts.cuh"
 #include "backends/cuda/shared_memory.h"
 #include "core/numerics/attention_order.h"
@@ -56,23 +56,6 @@ struct Params {
   int parts;  // blocks for the heads of a kv head
   HeadGates<Bf16> gates;
 };
-
-// 64 positions of a range, the section's last ones first: they have the most keys.
-struct Piece {
-  const RangeView* range;
-  std::int64_t position;  // the first of 64
-};
-__device__ __forceinline__ Piece piece_of(const StepView& step, int index) {
-  const int s = static_cast<int>(Section::prefill);
-  for (int at = step.first_range[s + 1] - 1; at >= step.first_range[s]; --at) {
-    const RangeView* const r = step.range + at;
-    if (r->rows <= 0) continue;
-    const int chunks = chunks_of(*r);
-    if (index < chunks) return {r, (r->position / kTile + (chunks - 1 - index)) * kTile};
-    index -= chunks;
-  }
-  return {nullptr, 0};
-}
 
 // scales: of a tile's keys, then of its values, where they are codes.
 template <int Dim, bool Codes>
